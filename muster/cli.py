@@ -1,0 +1,51 @@
+"""`muster VERB`: one small program for login node, compute node and controller.
+
+Verb modules add their own arguments; this file only joins them and turns every error that has a
+fix into one line and an exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Optional
+
+import healthcheck.cli
+import resume.cli
+
+import muster.cluster.cli
+from muster.errors import MusterError
+
+VERBS = (resume.cli, healthcheck.cli, muster.cluster.cli)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        """One line on stderr, exit code 64 (EX_USAGE)."""
+        self.exit(64, f"{self.prog}: {message}. Fix: see '{self.prog} --help'\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all verbs."""
+    parser = _Parser(prog="muster", description="Training recipes for Slurm that keep training.")
+    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
+    for module in VERBS:
+        module.add_parser(verbs)
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run one verb; returns the exit code (docs/reference/exit_codes.md)."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        return int(arguments.func(arguments))
+    except MusterError as error:
+        print(f"muster {arguments.verb}: {error}", file=sys.stderr)
+        return error.code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader left, e.g. `| head`
+        return 1
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,117 @@
+"""Run an external command with a time limit, so that nothing of ours ever waits forever.
+
+On a sick node `nvidia-smi`, `df` and `sinfo` hang instead of failing. The command gets its own
+session, so the time limit kills its children too. Output goes into anonymous memory and not through
+pipes: a grandchild that keeps the pipe open, or a process that cannot even be killed (state D),
+would otherwise hold the reader, and a full disk would lose the output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Optional, cast
+
+KILL_GRACE_S = 1.0
+"""How long a killed command may take to vanish before it is left behind."""
+
+RC_CANNOT_START = 126
+RC_NOT_FOUND = 127
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What a command left.
+
+    Attributes:
+        rc: exit status; negative: the signal that ended it; 127: no such command; 126: cannot be
+            started. After a time-out -9.
+        out: standard output, decoded as UTF-8, damaged bytes replaced.
+        err: standard error, likewise; for 126 and 127 the reason.
+        timed_out: the time limit ended it, whatever `rc` says.
+    """
+
+    rc: int
+    out: str
+    err: str
+    timed_out: bool
+
+    @property
+    def ok(self) -> bool:
+        """It ended by itself, successfully."""
+        return self.rc == 0 and not self.timed_out
+
+    @property
+    def reason(self) -> str:
+        """One line for a message: the last line it wrote to standard error, or how it ended."""
+        if self.timed_out:
+            return "no answer within its time limit"
+        lines = self.err.strip().splitlines()
+        return lines[-1] if lines else f"exit status {self.rc}"
+
+
+def run(
+    argv: Sequence[str],
+    timeout_s: float,
+    input: Optional[str] = None,  # noqa: A002 - the name subprocess.run uses
+    env: Optional[Mapping[str, str]] = None,
+) -> Completed:
+    """Run `argv` to its end, at most `timeout_s` seconds; a bad end is a result, not an exception.
+
+    Args:
+        argv: program and arguments; no shell.
+        timeout_s: after this many seconds the command and its process group are killed.
+        input: text for its standard input; None: empty.
+        env: its whole environment; None: ours.
+    """
+    with _memory() as stdin, _memory() as out, _memory() as err:
+        stdin.write((input or "").encode())
+        stdin.seek(0)
+        try:
+            child = subprocess.Popen(
+                list(argv), stdin=stdin, stdout=out, stderr=err, env=env, start_new_session=True
+            )
+        except FileNotFoundError:
+            return Completed(RC_NOT_FOUND, "", f"{argv[0]}: command not found", timed_out=False)
+        except OSError as error:
+            return Completed(RC_CANNOT_START, "", f"{argv[0]}: {error.strerror}", timed_out=False)
+        rc, timed_out = _wait(child, timeout_s)
+        return Completed(rc, _text(out), _text(err), timed_out)
+
+
+def _wait(child: subprocess.Popen[bytes], timeout_s: float) -> tuple[int, bool]:
+    """(exit status, timed out). Also when we are interrupted the command does not outlive us."""
+    try:
+        return child.wait(timeout_s), False
+    except subprocess.TimeoutExpired:
+        return -signal.SIGKILL, True
+    finally:
+        if child.returncode is None:
+            _kill(child)
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """Kill the group and give it a moment; state D is left to the kernel, without a warning."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    try:
+        child.wait(KILL_GRACE_S)
+    except subprocess.TimeoutExpired:
+        child.returncode = -signal.SIGKILL  # else Popen.__del__ warns and keeps it for ever
+
+
+def _memory() -> BinaryIO:
+    """An anonymous file in memory; a temporary file where the system has no memfd."""
+    if hasattr(os, "memfd_create"):
+        return cast("BinaryIO", os.fdopen(os.memfd_create("muster"), "w+b"))
+    return cast("BinaryIO", tempfile.TemporaryFile())
+
+
+def _text(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")

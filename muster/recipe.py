@@ -1,0 +1,126 @@
+"""recipe.yaml: what a recipe runs, on how many nodes, and how patient the supervisor is with it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Optional
+
+from muster.config import build, override, read_yaml
+from muster.errors import ConfigError
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of a job. The journal remembers the finished ones."""
+
+    name: str
+    run: str  # a line for bash, in the snapshot of the recipe
+    every_node: bool = True  # False: one rank on one node, for example to prepare data
+    done_by: str = "DONE"  # "DONE": the file in RUN_DIR; "exit": exit code 0 is enough
+    time_limit_s: Optional[float] = None  # for commands that do not beat
+
+
+@dataclass(frozen=True)
+class Hang:
+    """Longest silence of a rank, by phase. During training: max(floor_s, factor x p99 step)."""
+
+    floor_s: float = 30.0
+    factor: float = 5.0
+    setup_s: float = 1200.0
+    save_s: float = 1800.0
+    eval_s: float = 1800.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to stop trying. Progress, not the number of failures, keeps a run alive."""
+
+    same_place: int = 2  # software failures at the same training step without progress
+    no_progress: int = 6  # failures of any kind in a row without a new training step
+    attempts: int = 200
+    leave_s: float = 120.0  # wait for ranks that were asked to save and leave
+
+
+@dataclass(frozen=True)
+class Smoke:
+    """How the harness runs the recipe for a few training steps on one CPU machine."""
+
+    ranks: int = 2
+    overrides: list[str] = field(default_factory=list)
+    resume_overrides: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A whole recipe.yaml."""
+
+    name: str
+    summary: str
+    nodes: int
+    commands: list[Command]
+    spares: int = 0
+    ranks_per_node: Optional[int] = None  # None: what the site says
+    hang: Hang = field(default_factory=Hang)
+    budget: Budget = field(default_factory=Budget)
+    smoke: Smoke = field(default_factory=Smoke)
+
+
+def load_recipe(folder: Path, assignments: Optional[list[str]] = None) -> Recipe:
+    """Read and check recipe.yaml of a recipe's folder.
+
+    Args:
+        folder: the recipe's folder.
+        assignments: dotted overrides such as "hang.floor_s=5".
+
+    Raises:
+        ConfigError: no recipe there, unknown key, or a value that cannot work.
+    """
+    path = folder / "recipe.yaml"
+    if not path.is_file():
+        raise ConfigError(
+            str(folder), "holds no recipe.yaml", "name a recipe's folder, e.g. recipes/llama2_fsdp"
+        )
+    values = override(read_yaml(path), assignments or [])
+    recipe = build(Recipe, values, str(path))
+    _check(recipe, str(path))
+    return recipe
+
+
+def _check(recipe: Recipe, where: str) -> None:
+    if not _NAME.fullmatch(recipe.name):
+        raise ConfigError(f"{where}: name", f"'{recipe.name}' is no name", "use a-z 0-9 _ -")
+    if recipe.nodes < 1:
+        raise ConfigError(f"{where}: nodes", f"{recipe.nodes} is below 1", "nodes: 1 or more")
+    if recipe.spares < 0:
+        raise ConfigError(f"{where}: spares", f"{recipe.spares} is below 0", "spares: 0 or more")
+    if recipe.ranks_per_node is not None and recipe.ranks_per_node < 1:
+        raise ConfigError(f"{where}: ranks_per_node", "is below 1", "leave it out or give 1 to 16")
+    names = [command.name for command in recipe.commands]
+    if not names:
+        raise ConfigError(f"{where}: commands", "is empty", "name at least one command")
+    for command in recipe.commands:
+        if names.count(command.name) > 1:
+            raise ConfigError(f"{where}: commands", f"'{command.name}' twice", "give unique names")
+        if not command.run.strip():
+            raise ConfigError(f"{where}: commands: {command.name}", "'run' is empty", "add a line")
+        if command.done_by not in ("DONE", "exit"):
+            raise ConfigError(
+                f"{where}: commands: {command.name}: done_by",
+                f"'{command.done_by}' is unknown",
+                "use DONE or exit",
+            )
+    _check_patience(recipe, where)
+
+
+def _check_patience(recipe: Recipe, where: str) -> None:
+    for part, names in (
+        ("hang", ("floor_s", "factor", "setup_s", "save_s", "eval_s")),
+        ("budget", ("same_place", "no_progress", "attempts", "leave_s")),
+    ):
+        for name in names:
+            if getattr(getattr(recipe, part), name) <= 0:
+                raise ConfigError(f"{where}: {part}.{name}", "must be above 0", "give more than 0")

@@ -1,0 +1,59 @@
+"""The facts of one cluster, in one file that no recipe contains.
+
+/etc/muster/site.yaml (or $MUSTER_SITE) says what recipes must not know: how many ranks a node
+carries, how a node is replaced, how long silence may last. Every key has a default, so a cluster
+without the file works too.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Optional
+
+from muster.config import build, read_yaml
+from muster.errors import ConfigError
+
+DEFAULT_PATH = Path("/etc/muster/site.yaml")
+
+
+@dataclass(frozen=True)
+class Site:
+    """One cluster's facts; durations in seconds, fractions from 0 to 1."""
+
+    ranks_per_node: Optional[int] = None  # None: one per GPU that Slurm gave, else 1
+    profile: str = "auto"  # what a fit node has: healthcheck/profiles/
+    gate_timeout_s: float = 60.0  # longest wait for all nodes to pass the gate
+    lost_after_s: float = 10.0  # silence of a node before it counts as lost
+    lease_s: float = 15.0  # silence of the supervisor before the guards act
+    requeue_wait_s: float = 60.0  # wait for the end that a requeue brings
+    scratch_path: Path = Path("/tmp")  # noqa: S108  (a site names its local disk here)
+    scratch_min_free_bytes: int = 1 << 30
+    shared_paths: list[str] = field(default_factory=list)  # must be writable on every node
+    max_unfit_fraction: float = 0.1  # of a partition's nodes; never less than one node
+    replace_command: list[str] = field(default_factory=list)  # "{node}" is filled in
+    reboot_command: list[str] = field(default_factory=list)
+    verify_command: list[str] = field(default_factory=list)
+    replace_timeout_s: float = 3600.0
+
+
+def load_site(path: Optional[Path] = None) -> Site:
+    """The site file that is named, else $MUSTER_SITE, else /etc/muster/site.yaml, else defaults.
+
+    Raises:
+        ConfigError: a named file is missing, or a key or value is wrong.
+    """
+    named = path or (Path(os.environ["MUSTER_SITE"]) if os.environ.get("MUSTER_SITE") else None)
+    if named is None and not DEFAULT_PATH.exists():
+        return Site()
+    source = named or DEFAULT_PATH
+    site = build(Site, read_yaml(source), str(source))
+    if not 0 <= site.max_unfit_fraction <= 1:
+        raise ConfigError(
+            f"{source}: max_unfit_fraction", f"{site.max_unfit_fraction} is not from 0 to 1", "0.1"
+        )
+    for name in ("gate_timeout_s", "lost_after_s", "lease_s", "requeue_wait_s"):
+        if getattr(site, name) <= 0:
+            raise ConfigError(f"{source}: {name}", "must be above 0", f"{name}: 10")
+    return site

@@ -1,0 +1,203 @@
+"""A small typed client for Slurm: scontrol in, frozen records out, a time limit on every call.
+
+Nodes and jobs are always read anew: SLURM_* variables in a batch script go stale as soon as Slurm
+takes a dead node out of the allocation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Optional
+
+from muster.errors import UnavailableError
+from muster.process import run
+
+TIMEOUT_S = 10.0
+_PAIR = re.compile(r"(?:^|\s)([A-Z][A-Za-z_:/]*)=")
+_REASON = re.compile(r"(?P<text>.*?)(?: \[(?P<user>[^@\]\s]+)@(?P<time>[^\]]+)\])?$")
+# These fields stand alone on their line and may hold blanks and equals signs.
+_WHOLE_LINE = ("Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Reason", "Comment", "Extra")
+_LOST = frozenset({"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN"})
+_CLOSED = frozenset({"DRAIN", "MAINT", "REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT"})
+
+
+@dataclass(frozen=True)
+class Job:
+    """One Slurm job as the controller knows it now."""
+
+    job_id: str
+    state: str
+    nodes: list[str]
+    batch_host: Optional[str]
+    restarts: int
+    command: str
+    requeue: bool
+    user: str = ""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node as the controller knows it now."""
+
+    name: str
+    states: frozenset[str]
+    address: str
+    port: int = 6818
+    reason: str = ""
+    reason_user: Optional[str] = None
+    boot_time: str = ""
+    partitions: list[str] = field(default_factory=list)
+
+    @property
+    def lost(self) -> bool:
+        """Slurm itself says that the node is gone."""
+        return bool(self.states & _LOST)
+
+    @property
+    def closed(self) -> bool:
+        """Takes no new work: drained, in maintenance, or about to reboot."""
+        return bool(self.states & _CLOSED)
+
+
+def fields(block: str) -> dict[str, str]:
+    """Key and value pairs of one record of `scontrol show`, in its form of several lines."""
+    found: dict[str, str] = {}
+    for line in block.splitlines():
+        text = line.strip()
+        key = text.partition("=")[0]
+        if key in _WHOLE_LINE:
+            found[key] = text[len(key) + 1 :]
+            continue
+        starts = list(_PAIR.finditer(text))
+        for match, following in zip(starts, [*starts[1:], None]):
+            end = following.start() if following else len(text)
+            found.setdefault(match[1], text[match.end() : end].strip())
+    return found
+
+
+def parse_job(block: str, nodes: list[str]) -> Job:
+    """A job from its record; `nodes` is its NodeList written out."""
+    values = fields(block)
+    batch_host = values.get("BatchHost", "(null)")
+    return Job(
+        job_id=values["JobId"],
+        state=values.get("JobState", "UNKNOWN"),
+        nodes=nodes,
+        batch_host=None if batch_host in ("", "(null)") else batch_host,
+        restarts=int(values.get("Restarts", "0")),
+        command=values.get("Command", ""),
+        requeue=values.get("Requeue", "0") == "1",
+        user=values.get("UserId", "").partition("(")[0],
+    )
+
+
+def parse_node(block: str) -> Node:
+    """A node from its record. A reason ends before its last ` [user@time]`."""
+    values = fields(block)
+    match = _REASON.fullmatch(values.get("Reason", ""))
+    reason = match["text"] if match else values.get("Reason", "")
+    port = values.get("Port", "")
+    return Node(
+        name=values["NodeName"],
+        states=frozenset(_state_words(values.get("State", "UNKNOWN"))),
+        address=values.get("NodeAddr", values["NodeName"]),
+        port=int(port) if port.isdigit() else 6818,
+        reason=reason,
+        reason_user=match["user"] if match else None,
+        boot_time=values.get("BootTime", ""),
+        partitions=[p for p in values.get("Partitions", "").split(",") if p],
+    )
+
+
+def _state_words(state: str) -> list[str]:
+    """IDLE+DRAIN, DOWN* and the like as words; a star says that the node does not respond."""
+    words = []
+    for part in state.split("+"):
+        words.append(part.rstrip("*~#!%$@^-"))
+        if "*" in part:
+            words.append("NOT_RESPONDING")
+    return words
+
+
+def _scontrol(*arguments: str) -> str:
+    done = run(["scontrol", *arguments], timeout_s=TIMEOUT_S)
+    if done.rc != 0:
+        said = (done.err or done.out).strip().splitlines()
+        what = "no answer in time" if done.timed_out else (said[-1] if said else "failed")
+        raise UnavailableError(
+            f"scontrol {arguments[0]} {arguments[1] if len(arguments) > 1 else ''}".strip(),
+            what,
+            "see 'scontrol ping' and the controller's log",
+        )
+    return done.out
+
+
+def hostnames(nodelist: str) -> list[str]:
+    """Write out a Slurm node list such as n[1-3,7]."""
+    if nodelist in ("", "(null)", "None"):
+        return []
+    if "[" not in nodelist:
+        return nodelist.split(",")
+    return _scontrol("show", "hostnames", nodelist).split()
+
+
+def show_job(job_id: str) -> Job:
+    """The job as it is now.
+
+    Raises:
+        UnavailableError: Slurm does not answer, or knows no such job.
+    """
+    block = _scontrol("show", "job", job_id)
+    return parse_job(block, hostnames(fields(block).get("NodeList", "")))
+
+
+def show_nodes(names: Optional[Iterable[str]] = None) -> dict[str, Node]:
+    """Nodes by name; all of the cluster when no names are given.
+
+    Raises:
+        UnavailableError: Slurm does not answer.
+    """
+    wanted = ",".join(names) if names is not None else ""
+    if names is not None and not wanted:
+        return {}
+    text = _scontrol("show", "node", *([wanted] if wanted else []))
+    blocks = [block for block in re.split(r"\n(?=NodeName=)", text) if "NodeName=" in block]
+    nodes = [parse_node(block) for block in blocks]
+    return {node.name: node for node in nodes}
+
+
+def responds() -> bool:
+    """Whether the controller answers at all."""
+    done = run(["scontrol", "ping"], timeout_s=TIMEOUT_S)
+    return done.rc == 0 and "UP" in done.out
+
+
+def requeue(job_id: str) -> None:
+    """Give the allocation back and queue the job again.
+
+    Raises:
+        UnavailableError: Slurm refused or does not answer.
+    """
+    _scontrol("requeue", job_id)
+
+
+def exclude(job_id: str, nodes: Iterable[str]) -> None:
+    """Keep a pending job away from nodes.
+
+    Raises:
+        UnavailableError: Slurm refused or does not answer.
+    """
+    _scontrol("update", f"JobId={job_id}", f"ExcNodeList={','.join(nodes)}")
+
+
+def script_of(job: Job) -> Optional[Path]:
+    """The file that was given to sbatch: `Command=` may be followed by its arguments."""
+    words = job.command.split(" ")
+    for count in range(len(words), 0, -1):
+        path = Path(" ".join(words[:count]))
+        if path.is_file():
+            return path
+    return None
