@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from typing import Optional
 
 import healthcheck.cli
-import resume.cli
-
 import muster.cluster.cli
+import resume.cli
 from muster.errors import MusterError
 
 VERBS = (resume.cli, healthcheck.cli, muster.cluster.cli)
@@ -38,7 +37,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one verb; returns the exit code (docs/reference/exit_codes.md)."""
-    arguments = build_parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    rest: list[str] = []
+    if words[:1] == ["run"] and "--" in words:  # the rest belongs to the training command
+        rest = words[words.index("--") + 1 :]
+        words = words[: words.index("--")]
+    arguments = build_parser().parse_args(words)
+    if rest:
+        arguments.rest = rest
     try:
         return int(arguments.func(arguments))
     except MusterError as error:

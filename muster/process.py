@@ -13,9 +13,11 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Optional, cast
+from typing import TYPE_CHECKING, BinaryIO, Optional, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 KILL_GRACE_S = 1.0
 """How long a killed command may take to vanish before it is left behind."""

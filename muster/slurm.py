@@ -35,7 +35,16 @@ class Job:
     restarts: int
     command: str
     requeue: bool
-    user: str = ""
+    reason: str = ""
+
+    @property
+    def lost_its_script(self) -> bool:
+        """Nobody asked for the end of this job: it runs without a script, or the script died.
+
+        A job that a person cancelled shows no reason while it completes.
+        """
+        failed = self.state in ("COMPLETING", "FAILED") and self.reason not in ("", "None")
+        return self.state == "RUNNING" or failed
 
 
 @dataclass(frozen=True)
@@ -90,7 +99,7 @@ def parse_job(block: str, nodes: list[str]) -> Job:
         restarts=int(values.get("Restarts", "0")),
         command=values.get("Command", ""),
         requeue=values.get("Requeue", "0") == "1",
-        user=values.get("UserId", "").partition("(")[0],
+        reason=values.get("Reason", ""),
     )
 
 

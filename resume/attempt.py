@@ -1,0 +1,142 @@
+"""One attempt: launch the command on chosen nodes, watch it, clean up after it, judge it."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from muster.recipe import Command
+from resume import rundir
+from resume.launch import Launched, LaunchPlan, launch
+from resume.metrics import MetricsTail
+from resume.verdict import Evidence, Verdict, decide
+from resume.watch import Watch
+
+if TYPE_CHECKING:
+    from resume.checkpoint import Picked
+    from resume.supervisor import Supervisor
+
+_READY_S = 15.0
+_CLEAN_S = 15.0
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What one attempt is made of."""
+
+    supervisor: Supervisor
+    command: Command
+    nodes: Sequence[str]
+    picked: Picked
+
+    def run(self) -> Verdict:
+        """Launch, watch, end, judge. A node that does not get ready is out; then try again."""
+        s = self.supervisor
+        number = s.state.attempts + 1
+        beat_dir = rundir.beat_dir(s.job.job_id, s.token, number)
+        s.fleet.prepare(number, beat_dir, fresh=True)
+        views = s.fleet.nodes
+        if not s.wait_for(lambda: all(views[n].ready == number for n in self.nodes), _READY_S):
+            for name in [n for n in self.nodes if views[n].ready != number]:
+                s.allocation.condemn(name, "its guard does not answer")
+            return Verdict("swap", "node_lost", "a node did not get ready")
+        address = s.allocation.node_watch.nodes[self.nodes[0]].address
+        plan = LaunchPlan(
+            run_dir=s.run_dir,
+            recipe_dir=s.recipe_dir,
+            attempt=number,
+            token=s.token,
+            command=self.command.run,
+            nodes=self.nodes,
+            ranks_per_node=s.ranks_per_node if self.command.every_node else 1,
+            cpus_per_rank=s.cpus_per_rank,
+            resume=self.picked.path,
+            beat_dir=beat_dir,
+            master_addr=address,
+            master_port=views[self.nodes[0]].port,
+        )
+        return self._launch_and_watch(plan)
+
+    def _launch_and_watch(self, plan: LaunchPlan) -> Verdict:
+        s = self.supervisor
+        start = f"from training step {self.picked.step}" if self.picked.step else "from the start"
+        where = f"{','.join(plan.nodes)} ({plan.num_ranks} ranks)"
+        s.say(f"attempt {plan.attempt}: {self.command.name} on {where} {start}")
+        s.note(
+            "attempt_started",
+            attempt=plan.attempt,
+            command=self.command.name,
+            nodes=list(plan.nodes),
+            ranks=plan.num_ranks,
+            resume_step=self.picked.step,
+        )
+        launched = launch(plan)
+        metrics = MetricsTail(s.run_dir / "metrics.jsonl", plan.attempt)
+        watch = Watch(s, launched, self.command, metrics)
+        try:
+            watch.until_over()
+            detected_at = time.time()
+            evidence = watch.evidence()
+        finally:
+            launched.end()
+        self._clean(plan.attempt, evidence)
+        verdict = decide(evidence, s.recipe.budget)
+        self._record(launched, metrics, evidence, verdict, detected_at)
+        return verdict
+
+    def _clean(self, attempt: int, evidence: Evidence) -> None:
+        """No rank of this attempt may live when the next one starts."""
+        s = self.supervisor
+        for name in evidence.lost:
+            s.allocation.condemn(name, "does not respond")
+        for name, reason in evidence.unfit.items():
+            s.allocation.condemn(name, reason)
+        s.fleet.order(do="kill", attempt=attempt)
+        views = s.fleet.nodes
+        rest = [name for name in self.nodes if name not in evidence.lost]
+        s.wait_for(lambda: all(views[name].clean == attempt for name in rest), _CLEAN_S)
+        for name in rest:
+            if views[name].clean != attempt:
+                s.allocation.condemn(name, f"ranks of attempt {attempt} cannot be killed")
+
+    def _record(
+        self,
+        launched: Launched,
+        metrics: MetricsTail,
+        evidence: Evidence,
+        verdict: Verdict,
+        detected_at: float,
+    ) -> None:
+        s, attempt = self.supervisor, launched.plan.attempt
+        if verdict.cause is not None:
+            s.note(
+                "incident",
+                attempt=attempt,
+                cause=verdict.cause,
+                node=verdict.node,
+                detail=verdict.why,
+                last_step=metrics.last_step,
+                last_step_time=metrics.last_time,
+                detected_at=detected_at,
+            )
+        s.note(
+            "attempt_ended",
+            attempt=attempt,
+            action=verdict.action,
+            cause=verdict.cause,
+            node=verdict.node,
+            why=verdict.why,
+            last_step=metrics.last_step,
+            exit_codes={str(rank): code for rank, code in evidence.exits.items()},
+        )
+
+
+def with_arguments(command: Command, arguments: Sequence[str]) -> Command:
+    """The command with the user's extra arguments; only the one that trains takes them."""
+    if not arguments or command.done_by != "DONE":
+        return command
+    line = f"{command.run} {shlex.join(arguments)}"
+    return Command(command.name, line, command.every_node, command.done_by, command.time_limit_s)

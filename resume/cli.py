@@ -1,0 +1,236 @@
+"""`muster run`, `guard`, `verify` and `report`: the command line of resume."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Optional
+
+from muster import slurm
+from muster.errors import ConfigError, UnavailableError, UsageError
+from muster.recipe import Recipe, load_recipe
+from muster.site import Site, load_site
+from resume import attempt, checkpoint, guard, journal, lease, ranks, rescue, rundir
+from resume.durable import read_json
+from resume.fleet import Fleet
+from resume.journal import Journal
+from resume.metrics import MetricsTail
+from resume.supervisor import Supervisor, ranks_on_a_node, wanted_nodes
+
+
+def add_parser(verbs: Any) -> None:
+    """Add the verbs of resume to the command line."""
+    run = verbs.add_parser("run", help="keep the job's run going until it is done (in sbatch)")
+    run.add_argument(
+        "--recipe", type=Path, help="the recipe's folder (default: that of the script)"
+    )
+    run.add_argument("--run-dir", type=Path, help="continue or place the run here (shared)")
+    run.add_argument("assignments", nargs="*", metavar="KEY=VALUE", help="over recipe.yaml")
+    run.epilog = "Arguments after -- go to the training command."
+    run.set_defaults(func=_run, verb="run", rest=[])
+
+    node = verbs.add_parser("guard", help=argparse.SUPPRESS)
+    node.add_argument("--run-dir", type=Path, required=True)
+    node.add_argument("--job", required=True)
+    node.add_argument("--restart", type=int, required=True)
+    node.add_argument("--token", type=int, required=True)
+    node.add_argument("--lease-s", type=float, required=True)
+    node.add_argument("--nonce", required=True)
+    node.set_defaults(func=_guard, verb="guard")
+
+    check = verbs.add_parser("verify", help="verify checkpoints: sizes and checksums")
+    check.add_argument("checkpoint", type=Path, nargs="+")
+    check.set_defaults(func=_verify, verb="verify")
+
+    report = verbs.add_parser("report", help="HTML and PNG: what happened to a run")
+    report.add_argument("run_dir", type=Path)
+    report.add_argument("--out", type=Path, help="folder for report.html and report.png")
+    report.add_argument("--baseline", type=Path, help="RUN_DIR of the uninterrupted run")
+    report.set_defaults(func=_report, verb="report")
+
+
+def own_argv() -> list[str]:
+    """How to start this program again: muster.pyz, or `python3 -m muster` from a checkout."""
+    if sys.argv[0].endswith("__main__.py"):
+        return [sys.executable, "-m", "muster"]
+    return [sys.executable, str(Path(sys.argv[0]).resolve())]
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    job_id = os.environ.get("SLURM_JOB_ID")
+    if not job_id:
+        raise UsageError(
+            "muster run", "this is no Slurm job", "sbatch the recipe's run.sbatch instead"
+        )
+    site, job = load_site(), _ask_until_answered(job_id)
+    recipe_dir = _recipe_dir(arguments.recipe, job)
+    recipe = _with_arguments(load_recipe(recipe_dir, arguments.assignments), arguments.rest)
+    wanted_nodes(recipe, len(job.nodes))
+    restart = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+    run_dir = arguments.run_dir or rundir.default_run_dir(recipe_dir, job_id, restart)
+    run_dir = run_dir.absolute()
+    nonce = rundir.prepare(run_dir)
+    token = lease.take(run_dir, job_id, restart, site.lease_s)
+    rundir.snapshot(recipe_dir, run_dir, job_id)
+    options = [
+        *("--run-dir", str(run_dir), "--job", job_id, "--restart", str(restart)),
+        *("--token", str(token), "--lease-s", str(site.lease_s), "--nonce", nonce),
+    ]
+    supervisor = Supervisor(
+        site=site,
+        recipe=recipe,
+        job=job,
+        recipe_dir=recipe_dir,
+        run_dir=run_dir,
+        token=token,
+        journal=Journal(run_dir / "journal.jsonl", token),
+        fleet=Fleet([*own_argv(), "guard", *options], run_dir / "logs" / "guards.log"),
+        **_shape(recipe, site),
+    )
+    _arm_signals(supervisor)
+    _introduce(supervisor, restart)
+    return supervisor.run()
+
+
+def _ask_until_answered(job_id: str) -> slurm.Job:
+    """The job's facts; the controller may be away for a minute when we start."""
+    for pause_s in (1, 2, 4, 8, 16, 32, 60, 60):
+        try:
+            return slurm.show_job(job_id)
+        except UnavailableError as error:  # noqa: PERF203
+            print(f"muster run: {error}", file=sys.stderr, flush=True)
+            time.sleep(pause_s)
+    return slurm.show_job(job_id)
+
+
+def _recipe_dir(named: Optional[Path], job: slurm.Job) -> Path:
+    if named is not None:
+        return named.absolute()
+    script = slurm.script_of(job)
+    if script is None:
+        raise ConfigError(
+            f"job {job.job_id}",
+            f"its script is not to be found ({job.command})",
+            "pass --recipe FOLDER to muster run",
+        )
+    return script.parent
+
+
+def _with_arguments(recipe: Recipe, rest: Sequence[str]) -> Recipe:
+    commands = [attempt.with_arguments(command, rest) for command in recipe.commands]
+    return Recipe(**{**vars(recipe), "commands": commands})
+
+
+def _shape(recipe: Recipe, site: Site) -> dict[str, Any]:
+    gpus = os.environ.get("SLURM_GPUS_ON_NODE", "")
+    per_node = ranks_on_a_node(recipe, site, int(gpus) if gpus.isdigit() else None)
+    cpus = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    cpus_per_rank = max(1, int(cpus) // per_node) if cpus.isdigit() else None
+    return {"ranks_per_node": per_node, "cpus_per_rank": cpus_per_rank}
+
+
+def _arm_signals(supervisor: Supervisor) -> None:
+    """SIGUSR1 (#SBATCH --signal=B:USR1@120): time is nearly up. SIGTERM: Slurm ends the job."""
+
+    def on_time(_number: int, _frame: Optional[FrameType]) -> None:
+        supervisor.time_is_up = True
+
+    def on_term(_number: int, _frame: Optional[FrameType]) -> None:
+        supervisor.terminated = True
+
+    signal.signal(signal.SIGUSR1, on_time)
+    signal.signal(signal.SIGTERM, on_term)
+
+
+def _introduce(supervisor: Supervisor, restart: int) -> None:
+    """Fold the journal, and write down how the supervisor before this one ended."""
+    s = supervisor
+    ranks.kill(s.run_dir)  # of an older token on this node: whoever is left is not ours
+    entries = journal.read(s.journal.path)
+    s.state = journal.fold(entries)
+    recipe = s.recipe
+    if not entries:
+        s.note(
+            "run_started",
+            recipe=recipe.name,
+            recipe_dir=str(s.recipe_dir),
+            nodes_wanted=recipe.nodes,
+            spares=len(s.job.nodes) - recipe.nodes,
+            job=s.job.job_id,
+        )
+    takeover = bool(entries) and entries[-1]["event"] not in journal.ENDS
+    reason = "takeover" if takeover else ("requeued" if restart or entries else "first")
+    facts = {"job": s.job.job_id, "restart": restart, "host": os.uname().nodename}
+    s.note("supervisor_started", **facts, reason=reason)
+    if takeover:
+        _record_takeover(s, entries, restart)
+    s.say(f"run {s.run_dir}, nodes {','.join(s.job.nodes)}, {reason}")
+
+
+def _record_takeover(s: Supervisor, entries: list[dict[str, Any]], restart: int) -> None:
+    """The incident that ended the last supervisor, as its guards saw it."""
+    told = read_json(rescue.rescue_file(s.run_dir, s.job.job_id, restart - 1)) or {}
+    started = [e for e in entries if e["event"] == "supervisor_started"]
+    host = told.get("batch_host") or (started[-1]["host"] if started else None)
+    cause = "supervisor_lost" if told.get("host_answers") else "batch_host_lost"
+    number = s.state.unfinished_attempt
+    tail = MetricsTail(s.run_dir / "metrics.jsonl", number or 0)
+    tail.poll()
+    facts = {"attempt": number, "cause": cause, "node": host}
+    s.note(
+        "incident",
+        **facts,
+        detail=f"{host} lost its supervisor" if told.get("host_answers") else f"{host} was lost",
+        last_step=tail.last_step,
+        last_step_time=tail.last_time,
+        detected_at=told.get("time", time.time()),
+    )
+    if number is not None:
+        s.note(
+            "attempt_ended",
+            **facts,
+            action="requeue",
+            why="taken over",
+            last_step=tail.last_step,
+            exit_codes={},
+        )
+
+
+def _guard(arguments: argparse.Namespace) -> int:
+    check = [*own_argv(), "check", "--when", "gate", "--json"]
+    return guard.serve(
+        guard.GuardArguments(
+            run_dir=arguments.run_dir,
+            job=arguments.job,
+            restart=arguments.restart,
+            token=arguments.token,
+            lease_s=arguments.lease_s,
+            nonce=arguments.nonce,
+            check_argv=check,
+        )
+    )
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    bad = 0
+    for path in arguments.checkpoint:
+        problems = checkpoint.verify(path)
+        bad += bool(problems)
+        print(f"{path}: {'; '.join(problems) if problems else 'good'}")
+    return 1 if bad else 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from resume import report  # noqa: PLC0415  (needs matplotlib, which hosts lack)
+
+    summary = report.write_report(arguments.run_dir, arguments.out, baseline=arguments.baseline)
+    with contextlib.suppress(BrokenPipeError):
+        print(summary.text if hasattr(summary, "text") else summary)
+    return 0

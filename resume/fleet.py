@@ -1,0 +1,176 @@
+"""The supervisor's side of the guards: one srun, one line a node and half second, one thread.
+
+What a node last said, and how long it has been silent, is all that is kept; judging is for others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+
+@dataclass
+class NodeView:
+    """Last words of one node's guard. Written by the reader thread, read by the supervisor."""
+
+    hello: bool = False
+    shared: bool = False
+    boot: str = ""
+    heard_at: float = 0.0  # monotonic; 0: never
+    ready: Optional[int] = None  # attempt whose beat folder exists
+    port: int = 0
+    gate: Optional[bool] = None  # None: no answer yet
+    gate_why: list[str] = field(default_factory=list)
+    clean: Optional[int] = None  # attempt of which no rank is left
+    beats: dict[int, tuple[str, Optional[int], float]] = field(default_factory=dict)
+    exits: dict[int, int] = field(default_factory=dict)
+
+
+class Fleet:
+    """The guards on the nodes of one allocation."""
+
+    def __init__(self, guard_argv: Sequence[str], log: Path) -> None:
+        self._guard_argv = list(guard_argv)
+        self._log = log
+        self._srun: Optional[subprocess.Popen[bytes]] = None
+        self._exits_seen: list[int] = []
+        self.nodes: dict[str, NodeView] = {}
+
+    def start(self, nodes: Sequence[str]) -> None:
+        """Start a guard on every node; their hellos come in later."""
+        self.nodes = {name: NodeView() for name in nodes}
+        self._exits_seen = []
+        argv = guard_srun(nodes, self._guard_argv)
+        with self._log.open("ab") as log:
+            self._srun = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # signals for the batch shell are not for the guards
+                env=step_environment(),
+            )
+        threading.Thread(target=self._read, args=(self._srun,), daemon=True).start()
+
+    def _read(self, srun: subprocess.Popen[bytes]) -> None:
+        for line in srun.stdout or ():
+            start = line.find(b"{")
+            try:
+                value = json.loads(line[start:]) if start >= 0 else None
+                if isinstance(value, dict) and value.get("n") in self.nodes:
+                    self._note(self.nodes[value["n"]], value)
+            except (ValueError, TypeError, KeyError):
+                continue  # half a line of a node that died while it spoke
+
+    def _note(self, node: NodeView, said: dict[str, Any]) -> None:
+        node.heard_at = time.monotonic()
+        if "hello" in said:
+            node.hello, node.shared, node.boot = True, bool(said["shared"]), str(said["boot"])
+        if "ready" in said:
+            node.beats, node.exits, node.clean = {}, {}, None
+            node.port, node.ready = int(said["port"]), int(said["ready"])
+        if "gate" in said:
+            node.gate_why, node.gate = [str(w) for w in said["why"]], bool(said["fit"])
+        if "clean" in said:
+            node.clean = int(said["clean"])
+        if "r" in said:
+            node.beats = {int(r): (b[0], b[1], float(b[2])) for r, b in said["r"].items()}
+            exits = {int(r): int(code) for r, code in said["x"].items()}
+            self._exits_seen += [r for r in exits if r not in self._exits_seen]
+            node.exits = exits
+
+    def order(self, **order: Any) -> bool:
+        """Send one order to all guards; False when there is nobody to send to."""
+        if self._srun is None or self._srun.stdin is None:
+            return False
+        try:
+            self._srun.stdin.write(json.dumps(order).encode() + b"\n")
+            self._srun.stdin.flush()
+        except OSError:
+            return False
+        return True
+
+    def running(self) -> bool:
+        """Whether srun still holds the guards."""
+        return self._srun is not None and self._srun.poll() is None
+
+    def prepare(self, attempt: int, beat_dir: Path, *, fresh: bool) -> None:
+        """Ask for the beat folder of an attempt and a free port on every node.
+
+        Args:
+            attempt: its number.
+            beat_dir: the same path on every node, private to each.
+            fresh: empty it; False when the ranks already run and only the guards are new.
+        """
+        if fresh:
+            self._exits_seen = []
+        self.order(do="prepare", attempt=attempt, beat_dir=str(beat_dir), fresh=fresh)
+
+    def check(self) -> None:
+        """Ask every node to run the health gate; answers come in `NodeView.gate`."""
+        for node in self.nodes.values():
+            node.gate, node.gate_why = None, []
+        self.order(do="check", time=time.time())
+
+    def silent_s(self, name: str) -> float:
+        """Seconds since a node was last heard."""
+        return time.monotonic() - self.nodes[name].heard_at
+
+    def beats(self, names: Iterable[str]) -> dict[int, tuple[str, Optional[int], float, str]]:
+        """{rank: (phase, step, age in s, node)} of the given nodes, age as of now."""
+        return {
+            rank: (phase, step, age + self.silent_s(name), name)
+            for name in names
+            for rank, (phase, step, age) in self.nodes[name].beats.items()
+        }
+
+    def exits(self, names: Iterable[str]) -> dict[int, int]:
+        """{rank: exit code} of the given nodes, in the order in which they were reported."""
+        merged = {r: c for name in names for r, c in self.nodes[name].exits.items()}
+        return {rank: merged[rank] for rank in self._exits_seen if rank in merged}
+
+    def leave(self) -> None:
+        """Send the guards home: this end is on purpose."""
+        self.order(do="bye")
+        srun, self._srun = self._srun, None
+        if srun is None:
+            return
+        if srun.stdin is not None:
+            with contextlib.suppress(OSError):
+                srun.stdin.close()
+        try:
+            srun.wait(3)
+        except subprocess.TimeoutExpired:
+            srun.kill()  # a lost node keeps srun waiting; Slurm ends that step itself
+
+
+def guard_srun(nodes: Sequence[str], guard_argv: Sequence[str]) -> list[str]:
+    """The srun line of the guards: beside everything else, whole lines, deaf to lost nodes."""
+    count = str(len(nodes))
+    return [
+        *("srun", "--overlap", "--no-kill", "--quiet", "--job-name=guard"),
+        *(f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
+        f"--nodelist={','.join(nodes)}",
+        *("--label", "--input=all", "--cpus-per-task=1"),
+        *guard_argv,
+    ]
+
+
+def step_environment() -> dict[str, str]:
+    """Our environment without what would bend a step to the shape of the batch script.
+
+    SLURM_NTASKS of the allocation leaks into steps on fewer nodes, and so do its siblings.
+    """
+    bending = {
+        *("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
+        *("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK"),
+    }
+    return {key: value for key, value in os.environ.items() if key not in bending}

@@ -1,0 +1,210 @@
+"""`muster guard`: one small process on every node of a job, the supervisor's eyes and hands.
+
+It runs as a job step beside the ranks and talks through srun's own standard input and output, so
+there is no port, no secret and no daemon. It reports beats and exit codes, runs the health gate,
+signals and kills ranks. When the supervisor falls silent (its host lost power, or it was killed),
+the guards fence the ranks and requeue the job, because nobody else would: a job with --no-kill
+stays RUNNING for ever after its batch host died.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Optional
+
+from resume import ranks, rescue
+from resume.lease import LeaseWatch
+
+TICK_S = 0.2
+REPORT_S = 0.5
+_LINE_BYTES = 1000  # srun keeps lines of several nodes apart only up to 1024 bytes
+
+
+@dataclass(frozen=True)
+class GuardArguments:
+    """What the supervisor tells a guard at its start."""
+
+    run_dir: Path
+    job: str
+    restart: int
+    token: int
+    lease_s: float
+    nonce: str
+    check_argv: Sequence[str]  # how to run `muster check` on this host
+
+
+@dataclass
+class Guard:
+    """State of one guard."""
+
+    arguments: GuardArguments
+    node: str
+    heard_at: float = field(default_factory=time.monotonic)
+    reported_at: float = 0.0
+    present: Optional[ranks.Ranks] = None
+    check: Optional[subprocess.Popen[bytes]] = None
+    killing: Optional[int] = None
+    buffer: bytes = b""
+    eof: bool = False
+    leaving: bool = False
+    terminated: bool = False
+
+    def say(self, **facts: Any) -> None:
+        """One line to the supervisor; too long a text is cut, never the line."""
+        line = json.dumps({"n": self.node, **facts})
+        while len(line) > _LINE_BYTES and isinstance(facts.get("why"), list) and facts["why"]:
+            facts["why"] = [text[:100] for text in facts["why"][:-1]]
+            line = json.dumps({"n": self.node, **facts})
+        try:
+            os.write(1, line.encode() + b"\n")
+        except OSError:
+            self.eof = True
+
+    def obey(self, order: dict[str, Any]) -> None:
+        """Do what one line from the supervisor says."""
+        what = order.get("do")
+        if what == "prepare":
+            self._prepare(int(order["attempt"]), Path(order["beat_dir"]), fresh=order["fresh"])
+        elif what == "check":
+            self._start_check(float(order["time"]))
+        elif what == "signal" and self.present is not None:
+            self.present.signal(getattr(signal, str(order["signal"])))
+        elif what == "kill":
+            self.killing = int(order["attempt"])
+        elif what == "bye":
+            self.leaving = True
+
+    def _prepare(self, attempt: int, beat_dir: Path, *, fresh: bool) -> None:
+        """A private folder in memory for the beats, and a free port for the rendezvous."""
+        beat_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        beat_dir.mkdir(mode=0o700, exist_ok=True)
+        for old in beat_dir.iterdir() if fresh else ():
+            old.unlink()
+        self.present = ranks.Ranks(beat_dir)
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            self.say(ready=attempt, port=probe.getsockname()[1])
+
+    def _start_check(self, reference_time: float) -> None:
+        if self.check is None:
+            argv = [*self.arguments.check_argv, "--shared", str(self.arguments.run_dir)]
+            argv += ["--reference-time", f"{reference_time:.3f}"]
+            self.check = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+
+    def work(self) -> None:
+        """Whatever is due: collect a check, go on killing, report."""
+        if self.check is not None and self.check.poll() is not None:
+            out, _ = self.check.communicate()
+            self.say(**gate_result(out.decode(errors="replace"), self.check.returncode))
+            self.check = None
+        if self.killing is not None:
+            left = ranks.kill(self.arguments.run_dir, self.killing)
+            if left == 0:
+                self.say(clean=self.killing)
+                self.killing = None
+        if time.monotonic() - self.reported_at >= REPORT_S:
+            self.reported_at = time.monotonic()
+            if self.present is None:
+                self.say(alive=True)
+            else:
+                self.present.poll()
+                self.say(r=self.present.report(), x=self.present.exits)
+
+    def listen(self) -> None:
+        """Wait one tick for orders."""
+        if self.eof:
+            time.sleep(TICK_S)
+            return
+        readable, _, _ = select.select([0], [], [], TICK_S)
+        if not readable:
+            return
+        block = os.read(0, 65536)
+        if not block:
+            self.eof = True
+            return
+        self.heard_at = time.monotonic()
+        *lines, self.buffer = (self.buffer + block).split(b"\n")
+        for line in lines:
+            try:
+                self.obey(json.loads(line))
+            except (ValueError, KeyError, TypeError, OSError) as error:  # noqa: PERF203
+                print(f"muster guard: {self.node}: order {line!r}: {error}", file=sys.stderr)
+
+
+def gate_result(out: str, rc: int) -> dict[str, Any]:
+    """The last line of `muster check --json` as {"fit", "why"}; no such line: the probe failed."""
+    for line in reversed(out.splitlines()):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict) and "fit" in value:
+            return {"gate": True, "fit": bool(value["fit"]), "why": list(value.get("unfit", []))}
+    return {"gate": True, "fit": rc == 0, "why": [] if rc == 0 else [f"check ended with {rc}"]}
+
+
+def serve(arguments: GuardArguments) -> int:
+    """Run until the supervisor says bye, or is lost and the job is requeued."""
+    guard = Guard(arguments, os.environ.get("SLURMD_NODENAME") or socket.gethostname())
+    watch = LeaseWatch(arguments.run_dir)
+
+    def on_term(_number: int, _frame: Optional[FrameType]) -> None:
+        guard.terminated = True
+
+    signal.signal(signal.SIGTERM, on_term)
+    guard.say(hello=True, shared=_sees_nonce(arguments), boot=_boot_id())
+    while not guard.leaving:
+        guard.listen()
+        guard.work()
+        outcome = _supervisor_lost(guard, watch)
+        if outcome is not None:
+            return outcome
+    return 0
+
+
+def _supervisor_lost(guard: Guard, watch: LeaseWatch) -> Optional[int]:
+    """Act when the supervisor is gone; None while it is there.
+
+    Two channels have to fall silent, its words and its lease, before the job is requeued. Silent
+    words alone mean that this node is cut off: its ranks are fenced, the job goes on elsewhere.
+    """
+    arguments, still_s = guard.arguments, watch.still_s()
+    silent_s = time.monotonic() - guard.heard_at
+    if guard.terminated or (guard.eof and still_s > arguments.lease_s / 2):
+        return rescue.rescue(arguments, guard.node, watch)
+    if guard.eof:
+        return 0 if silent_s > 4 * arguments.lease_s else None  # replaced by another guard
+    if silent_s <= arguments.lease_s:
+        return None
+    if still_s > arguments.lease_s:
+        return rescue.rescue(arguments, guard.node, watch)
+    ranks.kill(arguments.run_dir)
+    return 0 if silent_s > 4 * arguments.lease_s else None
+
+
+def _sees_nonce(arguments: GuardArguments) -> bool:
+    """Whether RUN_DIR is the folder that the supervisor writes to."""
+    try:
+        return (arguments.run_dir / "nonce").read_text(encoding="utf-8") == arguments.nonce
+    except OSError:
+        return False
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,101 @@
+"""What happened to a run, one fsynced line per event, and the state that follows from it.
+
+The journal is the only memory of the supervisor: it is read again after every requeue, so budgets,
+finished commands and the number of the next attempt survive the death of any node. A line that was
+torn by a power loss is passed over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from resume.durable import append_line, read_lines
+
+ENDS = frozenset({"done", "stopped", "supervisor_left", "requeued"})
+"""Events after which the supervisor is gone on purpose: nobody has to take over."""
+
+
+@dataclass(frozen=True)
+class Journal:
+    """RUN_DIR/journal.jsonl of one supervisor, which signs with its fencing token."""
+
+    path: Path
+    token: int
+
+    def append(self, event: str, **facts: Any) -> None:
+        """Write one event; it is on disk when this returns."""
+        append_line(self.path, {"time": time.time(), "event": event, "token": self.token, **facts})
+
+
+@dataclass
+class State:
+    """Where the run stands: the journal, folded."""
+
+    attempts: int = 0
+    commands_done: set[str] = field(default_factory=set)
+    max_step: int = 0  # farthest training step that any attempt reached
+    same_place: int = 0  # software failures in a row without passing the farthest step
+    no_progress: int = 0  # failures of any kind in a row, likewise
+    last_nodes: list[str] = field(default_factory=list)
+    last_event: Optional[str] = None
+    unfinished_attempt: Optional[int] = None
+    finished: bool = False
+
+    def note(self, entry: dict[str, Any]) -> None:
+        """Take one event in."""
+        event = entry.get("event")
+        self.last_event = event
+        if event == "attempt_started":
+            self.attempts = max(self.attempts, int(entry["attempt"]))
+            self.unfinished_attempt = int(entry["attempt"])
+            self.last_nodes = list(entry["nodes"])
+        elif event == "command_done":
+            self.commands_done.add(str(entry["command"]))
+            self.same_place = self.no_progress = 0
+        elif event == "supervisor_started" and entry.get("reason") == "takeover":
+            self._count(software=False, last_step=entry.get("last_step"))
+        elif event == "attempt_ended":
+            self.unfinished_attempt = None
+            self._note_end(entry)
+        elif event == "done":
+            self.finished = True
+
+    def _note_end(self, entry: dict[str, Any]) -> None:
+        if entry.get("cause") in (None, "asked_to_leave"):
+            self._advance(entry.get("last_step"))
+        else:
+            software = entry["cause"] in ("rank_failed", "left_early")
+            signalled = any(int(code) > 128 for code in entry.get("exit_codes", {}).values())
+            self._count(software=software and not signalled, last_step=entry.get("last_step"))
+
+    def _count(self, *, software: bool, last_step: Optional[int]) -> None:
+        if self._advance(last_step):
+            self.no_progress = 1
+            self.same_place = 1 if software else 0
+        else:
+            self.no_progress += 1
+            self.same_place += 1 if software else 0
+
+    def _advance(self, last_step: Optional[int]) -> bool:
+        if last_step is None or last_step <= self.max_step:
+            return False
+        self.max_step = last_step
+        self.same_place = self.no_progress = 0
+        return True
+
+
+def fold(entries: Iterable[dict[str, Any]]) -> State:
+    """The state after a series of events."""
+    state = State()
+    for entry in entries:
+        state.note(entry)
+    return state
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """All whole entries of a journal, oldest first; none when there is no journal."""
+    return [entry for entry in read_lines(path) if "event" in entry and "time" in entry]

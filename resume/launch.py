@@ -1,0 +1,139 @@
+"""One launch of a command: the srun line, the environment of the contract, and its end.
+
+The ranks start under a three-line shell that maps Slurm's numbers to torch's names and leaves each
+rank's exit code for the guard: srun alone reports one code for all ranks, and after it has killed
+the survivors that code may be anybody's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from resume.fleet import step_environment
+
+_RANK_SH = """\
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
+trap : TERM
+bash -c "$MUSTER_COMMAND"
+code=$?
+cd "$MUSTER_BEAT_DIR" && echo "$code" >".exit.$RANK" && mv ".exit.$RANK" "rank_$RANK.exit"
+exit "$code"
+"""
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """Everything that one launch needs, decided."""
+
+    run_dir: Path
+    recipe_dir: Path
+    attempt: int
+    token: int
+    command: str
+    nodes: Sequence[str]
+    ranks_per_node: int
+    cpus_per_rank: Optional[int]
+    resume: Optional[Path]
+    beat_dir: Path
+    master_addr: str
+    master_port: int
+
+    @property
+    def num_ranks(self) -> int:
+        """World size."""
+        return len(self.nodes) * self.ranks_per_node
+
+    @property
+    def log_dir(self) -> Path:
+        """rank_<r>.log of this attempt; never overwritten by a later one."""
+        return self.run_dir / "logs" / f"attempt_{self.attempt:03d}"
+
+
+def srun_argv(plan: LaunchPlan) -> list[str]:
+    """The srun line of the ranks.
+
+    --overlap: an old step that Slurm still believes in must not block this one. --no-kill: losing a
+    node is for the supervisor to judge. --kill-on-bad-exit: a dead rank ends its peers.
+    """
+    cpus = [f"--cpus-per-task={plan.cpus_per_rank}"] if plan.cpus_per_rank else []
+    return [
+        *("srun", "--overlap", "--no-kill", "--kill-on-bad-exit=1", "--wait=0"),
+        *(f"--nodes={len(plan.nodes)}", f"--ntasks={plan.num_ranks}"),
+        *(f"--ntasks-per-node={plan.ranks_per_node}", f"--nodelist={','.join(plan.nodes)}"),
+        *("--distribution=block", "--cpu-bind=none", f"--job-name=attempt{plan.attempt}"),
+        *cpus,
+        f"--chdir={plan.run_dir / 'recipe'}",
+        f"--output={plan.log_dir}/rank_%t.log",
+        *("--input=none", "sh", "-c", _RANK_SH),
+    ]
+
+
+def environment(plan: LaunchPlan) -> dict[str, str]:
+    """Our environment plus the contract's variables."""
+    return {
+        **step_environment(),
+        "MUSTER_RUN_DIR": str(plan.run_dir),
+        "MUSTER_RECIPE_DIR": str(plan.recipe_dir),
+        "MUSTER_ATTEMPT": str(plan.attempt),
+        "MUSTER_TOKEN": str(plan.token),
+        "MUSTER_RESUME": str(plan.resume or ""),
+        "MUSTER_BEAT_DIR": str(plan.beat_dir),
+        "MUSTER_COMMAND": plan.command,
+        "MASTER_ADDR": plan.master_addr,
+        "MASTER_PORT": str(plan.master_port),
+        "LOCAL_WORLD_SIZE": str(plan.ranks_per_node),
+        "PYTHONPATH": _python_path(),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _python_path() -> str:
+    """Our own place first, so that recipes can import `resume`: a folder, or muster.pyz itself."""
+    own = str(Path(__file__).resolve().parents[1])
+    rest = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != own]
+    return os.pathsep.join([own, *rest])
+
+
+@dataclass
+class Launched:
+    """A running launch."""
+
+    plan: LaunchPlan
+    srun: subprocess.Popen[bytes]
+
+    def poll(self) -> Optional[int]:
+        """Exit code of srun, None while it runs. Zero or not is all it is good for."""
+        return self.srun.poll()
+
+    def end(self) -> None:
+        """Leave the step to its fate: the guards kill the ranks, so it ends where a node lives.
+
+        Waiting for srun or scancel would mean waiting for a dead node to answer.
+        """
+        if self.srun.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.srun.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.srun.wait(1)
+
+
+def launch(plan: LaunchPlan) -> Launched:
+    """Start the ranks."""
+    plan.log_dir.mkdir(parents=True, exist_ok=True)
+    with (plan.log_dir / "srun.log").open("ab") as log:
+        srun = subprocess.Popen(
+            srun_argv(plan),
+            env=environment(plan),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    return Launched(plan, srun)

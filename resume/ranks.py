@@ -1,0 +1,125 @@
+"""The ranks on one node, seen from its guard: their beats, their exit codes, their processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Optional
+
+_EXIT = re.compile(r"rank_(\d+)\.exit")
+_BEAT = re.compile(r"rank_(\d+)\.json")
+
+
+@dataclass
+class Beat:
+    """Last sign of life of one rank."""
+
+    phase: str
+    step: Optional[int]
+    pid: Optional[int]
+    stamp: tuple[str, int]  # content and file time: a change of either is life
+    seen_at: float  # this node's monotonic clock
+
+
+@dataclass
+class Ranks:
+    """Ranks of one attempt on this node, read from their beat folder."""
+
+    beat_dir: Path
+    beats: dict[int, Beat] = field(default_factory=dict)
+    exits: dict[int, int] = field(default_factory=dict)
+
+    def poll(self) -> None:
+        """Look for new beats and exit codes."""
+        try:
+            names = [path.name for path in self.beat_dir.iterdir()]
+        except OSError:
+            return
+        for name in names:
+            if match := _BEAT.fullmatch(name):
+                self._note_beat(int(match[1]), self.beat_dir / name)
+            elif match := _EXIT.fullmatch(name):
+                self._note_exit(int(match[1]), self.beat_dir / name)
+
+    def _note_beat(self, rank: int, path: Path) -> None:
+        try:
+            text, stamp = path.read_text(encoding="utf-8"), path.stat().st_mtime_ns
+            value = json.loads(text)
+            phase, step, pid = str(value["phase"]), value.get("step"), value.get("pid")
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            return  # being written; the next poll sees it
+        known = self.beats.get(rank)
+        if known is None or known.stamp != (text, stamp):
+            self.beats[rank] = Beat(phase, step, pid, (text, stamp), time.monotonic())
+
+    def _note_exit(self, rank: int, path: Path) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self.exits[rank] = int(path.read_text(encoding="utf-8"))
+
+    def report(self) -> dict[str, list[object]]:
+        """{rank: [phase, step, seconds since the last sign of life]}, small enough for one line."""
+        now = time.monotonic()
+        return {
+            str(rank): [beat.phase, beat.step, round(now - beat.seen_at, 1)]
+            for rank, beat in sorted(self.beats.items())
+        }
+
+    def signal(self, number: int) -> list[int]:
+        """Send a signal to each living rank itself, not to its children; returns the ranks."""
+        reached = []
+        for rank, beat in self.beats.items():
+            if rank not in self.exits and beat.pid:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(beat.pid, number)
+                    reached.append(rank)
+        return reached
+
+
+def find(run_dir: Path, attempt: Optional[int] = None) -> list[int]:
+    """Process numbers of this node that belong to ranks of a run, found by their environment.
+
+    Args:
+        run_dir: the run; processes of other runs are never touched.
+        attempt: only this attempt; None: any.
+    """
+    marks = [f"MUSTER_RUN_DIR={run_dir}".encode()]
+    if attempt is not None:
+        marks.append(f"MUSTER_ATTEMPT={attempt}".encode())
+    found = []
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
+            continue
+        try:
+            environment = (process / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # gone, or not ours
+        # SLURM_STEP_ID tells a rank from the srun that launched it.
+        is_rank = any(v.startswith((b"SLURM_STEP_ID=", b"SLURM_STEPID=")) for v in environment)
+        of_attempt = any(v.startswith(b"MUSTER_ATTEMPT=") for v in environment)
+        ours = is_rank and of_attempt and all(mark in environment for mark in marks)
+        if ours and _is_alive(int(process.name)):
+            found.append(int(process.name))
+    return found
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return state.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def kill(run_dir: Path, attempt: Optional[int] = None) -> int:
+    """SIGKILL the ranks of a run on this node; returns how many are left."""
+    left = find(run_dir, attempt)
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return len(left)

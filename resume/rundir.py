@@ -1,0 +1,122 @@
+"""RUN_DIR: where it is, what is in it at the start, and the snapshot of the recipe.
+
+A run trains from the snapshot, so that editing the recipe while it runs cannot make attempt 2 a
+different program from attempt 1. A new job on an old RUN_DIR takes a new snapshot: that is how a
+fix gets in. The old one is kept beside it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Optional
+
+from muster.errors import CreateError, StorageError
+from resume.durable import write_whole
+from resume.lease import read_owner
+
+_NOT_COPIED = ("runs", "data", "__pycache__", ".git")
+
+
+def default_run_dir(recipe_dir: Path, job: str, restart: int) -> Path:
+    """<recipe>/runs/<job>; with a suffix where a cluster has given the same job number before."""
+    runs = recipe_dir / "runs"
+    taken = 1
+    while (runs / _name(job, taken)).exists():
+        taken += 1
+    if taken > 1 and restart > 0:
+        taken -= 1  # the same job again
+    return runs / _name(job, taken)
+
+
+def _name(job: str, number: int) -> str:
+    return job if number == 1 else f"{job}-{number}"
+
+
+def prepare(run_dir: Path) -> str:
+    """Create RUN_DIR, prove that it is writable, return the nonce that other nodes must see.
+
+    Raises:
+        CreateError: it cannot be created or written.
+        StorageError: the disk is full.
+    """
+    nonce = uuid.uuid4().hex
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir / "logs").mkdir(exist_ok=True)
+        write_whole(run_dir / "nonce", nonce)
+    except OSError as error:
+        raise _explained(run_dir, error) from error
+    return nonce
+
+
+def _explained(run_dir: Path, error: OSError) -> Exception:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(
+            str(run_dir), f"{error.strerror}", "free space there, or give another --run-dir"
+        )
+    return CreateError(
+        str(run_dir),
+        f"RUN_DIR cannot be written: {error.strerror}",
+        "give --run-dir on a shared file system that you may write",
+    )
+
+
+def snapshot(recipe_dir: Path, run_dir: Path, job: str) -> Path:
+    """Copy the recipe into RUN_DIR/recipe, once per job; returns the copy.
+
+    Raises:
+        CreateError: it cannot be read or written.
+        StorageError: the disk is full.
+    """
+    target, marker = run_dir / "recipe", run_dir / "recipe.job"
+    owner = read_owner(run_dir)
+    if target.is_dir() and owner is not None and _text(marker) == job:
+        return target
+    partial = run_dir / "recipe.tmp"
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(recipe_dir, partial, ignore=_ignore(recipe_dir), symlinks=False)
+        if target.exists():
+            target.rename(_free_name(run_dir))
+        partial.rename(target)
+        write_whole(marker, job)
+    except OSError as error:
+        raise _explained(run_dir, error) from error
+    except shutil.Error as error:
+        raise CreateError(
+            str(recipe_dir), f"cannot be copied: {error}", "make all its files readable"
+        ) from error
+    return target
+
+
+def _ignore(recipe_dir: Path):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    def ignore(folder: str, names: Iterable[str]) -> set[str]:
+        top = Path(folder) == recipe_dir
+        return {n for n in names if n == "__pycache__" or (top and n in _NOT_COPIED)}
+
+    return ignore
+
+
+def _text(path: Path) -> Optional[str]:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return None
+
+
+def _free_name(run_dir: Path) -> Path:
+    number = 1
+    while (path := run_dir / f"recipe.{number}").exists():
+        number += 1
+    return path
+
+
+def beat_dir(job: str, token: int, attempt: int) -> Path:
+    """Where ranks show life: memory of each node, private to the user."""
+    memory = Path("/dev/shm")  # noqa: S108  (created 0700 by the guard)
+    return memory / f"muster-{os.getuid()}" / f"{job}.{token}.{attempt}"

@@ -1,0 +1,284 @@
+"""Keeps one job going until its run is done: the flow of the architecture, top to bottom.
+
+Runs in the batch script, on the batch host. All that has to survive this process is in RUN_DIR; the
+guards on the other nodes bring the job back if this process or its node dies.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Callable, NoReturn, Optional, TypeVar
+
+from muster import slurm
+from muster.errors import ConfigError, DataError, MusterError, UnavailableError
+from muster.recipe import Command, Recipe
+from muster.site import Site
+from resume import checkpoint, lease, ranks
+from resume.allocation import Allocation
+from resume.attempt import Attempt
+from resume.fleet import Fleet
+from resume.journal import Journal, State
+from resume.lease import Lease
+from resume.nodewatch import NodeWatch
+from resume.verdict import Verdict
+
+T = TypeVar("T")
+_TICK_S = 0.1
+_OWNER_CHECK_S = 2.0
+_MAX_BACKOFF_S = 30.0
+
+
+class Ended(Exception):  # noqa: N818  (an end, not an error)
+    """The supervisor has to go; carries the exit code."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__(code)
+
+
+@dataclass
+class Supervisor:
+    """One supervisor of one run."""
+
+    site: Site
+    recipe: Recipe
+    job: slurm.Job
+    recipe_dir: Path
+    run_dir: Path
+    token: int
+    journal: Journal
+    fleet: Fleet
+    ranks_per_node: int
+    cpus_per_rank: Optional[int]
+    state: State = field(default_factory=State)
+    allocation: Allocation = field(init=False)
+    time_is_up: bool = False  # set by SIGUSR1
+    terminated: bool = False  # set by SIGTERM
+    _lease: Lease = field(init=False)
+    _owner_checked_at: float = 0.0
+    _greeted_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._lease = Lease(self.run_dir, self.token)
+        node_watch = NodeWatch(self.job.job_id, list(self.job.nodes))
+        self.allocation = Allocation(self.site, self.fleet, node_watch, self.run_dir, self)
+
+    @property
+    def done_file(self) -> Path:
+        """Training is complete when this exists."""
+        return self.run_dir / "DONE"
+
+    def say(self, text: str) -> None:
+        """One line for the person who reads the job's output."""
+        print(f"muster run: {time.strftime('%H:%M:%S')} {text}", flush=True)
+
+    def note(self, event: str, **facts: object) -> None:
+        """Write an event and take it into the state."""
+        self.journal.append(event, **facts)
+        self.state.note({"event": event, **facts})
+
+    # -- staying alive while waiting ---------------------------------------------------------
+
+    def tick(self) -> None:
+        """To be called at least every second, whatever else happens.
+
+        Raises:
+            Ended: Slurm ends the job, or another supervisor owns the run.
+        """
+        now = time.monotonic()
+        if self.terminated:
+            self._leave("ended by Slurm", 143)
+        if now - self._owner_checked_at > _OWNER_CHECK_S:
+            self._owner_checked_at = now
+            if not lease.owns(self.run_dir, self.token):
+                ranks.kill(self.run_dir)  # only those of this node; older than the new owner
+                self.say("another supervisor owns this run; leaving")
+                self.fleet.leave()
+                raise Ended(75)
+        self._lease.renew()
+        if now - self._greeted_at > 1.0:
+            self._greeted_at = now
+            self.fleet.order(do="alive")
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Tick until the condition holds; False when it does not in time."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            self.tick()
+            time.sleep(_TICK_S)
+        return True
+
+    def in_background(self, work: Callable[[], T]) -> T:
+        """The result of work that may take minutes, while this thread keeps ticking."""
+        with ThreadPoolExecutor(1) as pool:
+            future: Future[T] = pool.submit(work)
+            while not future.done():
+                self.tick()
+                time.sleep(_TICK_S / 2)
+            return future.result()
+
+    # -- the flow ----------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """All commands, one after the other; returns the exit code of the job."""
+        try:
+            self.allocation.node_watch.start()
+            self.note("allocation", nodes=self.allocation.node_watch.names, lost=[])
+            if self.done_file.exists():
+                self.say(f"{self.run_dir} is already complete")
+            for command in self.recipe.commands:
+                if command.name not in self.state.commands_done:
+                    self._keep_going(command)
+            if not self.state.finished:
+                self.note("done", step=self.state.max_step)
+            self.say(f"done: {self.run_dir}")
+            self.fleet.leave()
+        except Ended as end:
+            return end.code
+        except MusterError as error:
+            self._end_on_error(error)
+            raise
+        finally:
+            self.allocation.node_watch.stopped.set()
+        return 0
+
+    def _end_on_error(self, error: MusterError) -> None:
+        """A person is needed: the guards must not bring the job back."""
+        what = f"{error.where}: {error.what}"
+        self.note("stopped", why=what, fix=error.fix, exit_code=error.code)
+        self.fleet.leave()
+
+    def _keep_going(self, command: Command) -> None:
+        """Attempts at one command until it is done; anything else ends the supervisor."""
+        if command.done_by == "DONE" and self.done_file.exists():
+            self.note("command_done", command=command.name)
+            return
+        self.note("command_started", command=command.name)
+        while True:
+            verdict = self._attempt(command)
+            if verdict.action == "done":
+                self.note("command_done", command=command.name)
+                return
+            self.say(f"{verdict.action}: {verdict.why}")
+            if verdict.action == "stop":
+                self.stop(verdict)
+            if verdict.action == "requeue":
+                self._requeue(verdict)
+            if verdict.action in ("retry", "wait"):
+                self._back_off(minimum_s=2.0 if verdict.action == "wait" else 0.0)
+
+    def _attempt(self, command: Command) -> Verdict:
+        """One attempt: gate, choose, pick, launch, watch, judge."""
+        wanted = self.recipe.nodes if command.every_node else 1
+        allocation = self.allocation
+        fit = allocation.gate(wanted)
+        self.note("gate", fit=fit, unfit=dict(allocation.bad))
+        if len(fit) < wanted:
+            why = f"{len(fit)} fit nodes, {wanted} needed: {allocation.bad_text()}"
+            return Verdict("requeue", "node_unfit", why, next(iter(allocation.bad), None))
+        nodes = choose(fit, self.state.last_nodes, wanted)
+        picked = self._pick()
+        attempt = Attempt(self, command, nodes, picked)
+        return attempt.run()
+
+    def _pick(self) -> checkpoint.Picked:
+        """The checkpoint to resume from; drafts of dead attempts go, bad ones are set aside."""
+        folder = self.run_dir / "checkpoints"
+        picked = self.in_background(lambda: checkpoint.pick(folder))
+        checkpoint.discard_drafts(folder, self.state.attempts + 1)
+        for name, problems in picked.set_aside:
+            self.say(f"checkpoint {name} is bad and set aside: {problems[0]}")
+            self.note("set_aside", checkpoint=name, problems=problems[:10])
+        if picked.lost:
+            what = "checkpoints exist, none verifies; starting from zero would hide the loss"
+            fix = f"restore one, or move {folder} away to start from zero on purpose"
+            self.stop(Verdict("stop", "data", f"{folder}: {what}", None, fix, DataError.code))
+        return picked
+
+    def _back_off(self, minimum_s: float) -> None:
+        tries = max(self.state.no_progress - 1, 0)
+        pause_s = min(_MAX_BACKOFF_S, max(minimum_s, 2.0**tries if tries else 0.0))
+        if pause_s:
+            self.say(f"next try in {pause_s:.0f} s")
+            self.wait_for(lambda: False, pause_s)
+
+    # -- ends --------------------------------------------------------------------------------
+
+    def stop(self, verdict: Verdict) -> NoReturn:
+        """A person is needed: say why and what to do, and end without a requeue."""
+        fix = verdict.fix or f"see {self.run_dir}/journal.jsonl"
+        self.note("stopped", why=verdict.why, fix=fix, exit_code=verdict.exit_code)
+        self.say(f"stopped: {verdict.why}. Fix: {fix}")
+        self.fleet.leave()
+        raise Ended(verdict.exit_code)
+
+    def _requeue(self, verdict: Verdict) -> NoReturn:
+        """Give the allocation back for a new one; Slurm ends this process."""
+        if not self.job.requeue:
+            fix = "sbatch --requeue, with the same --run-dir"
+            self.stop(Verdict("stop", verdict.cause, f"{verdict.why}; not requeueable", None, fix))
+        if self.state.no_progress >= self.recipe.budget.no_progress:
+            fix = "repair the nodes, then sbatch with the same --run-dir"
+            self.stop(Verdict("stop", verdict.cause, f"{verdict.why}; budget spent", None, fix))
+        self.say("asking Slurm for a new allocation (requeue)")
+        self.note("requeued", why=verdict.why, cause=verdict.cause)
+        self.fleet.leave()
+        while True:
+            try:
+                slurm.requeue(self.job.job_id)
+                self._exclude_unfit()
+            except UnavailableError as error:
+                self.say(str(error))
+            self.wait_for(lambda: False, self.site.requeue_wait_s)
+
+    def _exclude_unfit(self) -> None:
+        """Nodes that failed our gate but look fine to Slurm would be handed to us again."""
+        unfit = self.allocation.unfit_unknown_to_slurm()
+        if unfit:
+            slurm.exclude(self.job.job_id, unfit)
+
+    def _leave(self, why: str, code: int) -> NoReturn:
+        if self.state.last_event != "requeued":
+            self.note("supervisor_left", why=why)
+        self.fleet.leave()
+        raise Ended(code)
+
+
+def choose(fit: list[str], previous: list[str], wanted: int) -> list[str]:
+    """The nodes to train on: those of the attempt before, in their order, then others.
+
+    Keeping a node in its place keeps ranks in their place, so caches on local disks stay useful.
+    """
+    kept = [name for name in previous if name in fit]
+    others = [name for name in fit if name not in kept]
+    places: list[Optional[str]] = [name if name in fit else None for name in previous[:wanted]]
+    for index, name in enumerate(places):
+        if name is None and others:
+            places[index] = others.pop(0)
+    chosen = [name for name in places if name is not None]
+    spare = [name for name in [*kept, *others] if name not in chosen]
+    return (chosen + spare)[:wanted]
+
+
+def wanted_nodes(recipe: Recipe, allocated: int) -> None:
+    """Check that the allocation is large enough for the recipe.
+
+    Raises:
+        ConfigError: fewer nodes than the recipe trains on.
+    """
+    if allocated < recipe.nodes:
+        raise ConfigError(
+            "recipe.yaml: nodes",
+            f"the job has {allocated} nodes, the recipe trains on {recipe.nodes}",
+            f"sbatch --nodes={recipe.nodes + recipe.spares}, or pass nodes={allocated} spares=0",
+        )
+
+
+def ranks_on_a_node(recipe: Recipe, site: Site, gpus_on_node: Optional[int]) -> int:
+    """Recipe, else site, else one per GPU that Slurm gave, else one."""
+    return recipe.ranks_per_node or site.ranks_per_node or gpus_on_node or 1

@@ -1,0 +1,221 @@
+"""Watches one attempt until it is over or must be ended, and collects the evidence.
+
+Nothing is decided here about what comes next; `verdict.decide` does that from the evidence alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Optional
+
+from muster.recipe import Command, Hang
+from resume.metrics import MetricsTail
+from resume.verdict import Evidence
+
+if TYPE_CHECKING:
+    from resume.launch import Launched
+    from resume.supervisor import Supervisor
+
+TICK_S = 0.1
+_SUSPICIOUS_S = 1.2  # silence that is looked into once something else has gone wrong
+_MUTE_FACTOR = 5.0  # a node that answers but whose guard is mute is lost after this x lost_after_s
+_EXIT_AFTER_DONE_S = 60.0
+
+
+@dataclass
+class Watch:
+    """One attempt under watch."""
+
+    supervisor: Supervisor
+    launched: Launched
+    command: Command
+    metrics: MetricsTail
+    started_at: float = field(default_factory=time.monotonic)
+    trouble_at: Optional[float] = None  # when a failed rank or an ended srun was first seen
+    asked: Optional[str] = None
+    asked_at: float = 0.0
+    done_at: Optional[float] = None
+    first_step_seen: bool = False
+    lost: list[str] = field(default_factory=list)
+    hung: Optional[tuple[int, str, float]] = None  # rank, node, seconds
+
+    def until_over(self) -> None:
+        """Return as soon as the attempt is finished, or known to be beyond saving."""
+        while not self._over():
+            self.supervisor.tick()
+            time.sleep(TICK_S)
+        self.metrics.poll()
+        self._note_first_step()
+
+    def _over(self) -> bool:
+        self.metrics.poll()
+        self._note_first_step()
+        if self._done():
+            return True
+        self._find_lost()
+        if self.lost or self._left() or self._settled_trouble():
+            return True
+        self._find_hung()
+        if self.hung or self._timed_out():
+            return True
+        self._ask_to_leave()
+        return False
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        """Nodes that train."""
+        return self.launched.plan.nodes
+
+    @property
+    def exits(self) -> dict[int, int]:
+        """Exit codes known so far, first seen first."""
+        return self.supervisor.fleet.exits(self.nodes)
+
+    def _note_first_step(self) -> None:
+        if self.metrics.first_step is not None and not self.first_step_seen:
+            self.first_step_seen = True
+            self.supervisor.journal.append(
+                "first_step",
+                attempt=self.launched.plan.attempt,
+                step=self.metrics.first_step,
+                step_time=self.metrics.first_time,
+            )
+            self.supervisor.say(f"training from training step {self.metrics.first_step}")
+
+    def _done(self) -> bool:
+        """DONE is there and the ranks are gone, or had a minute to go."""
+        if self.command.done_by != "DONE" or not self.supervisor.done_file.exists():
+            return False
+        if self.done_at is None:
+            self.done_at = time.monotonic()
+        gone = self.launched.poll() is not None or self._all_exited()
+        return gone or time.monotonic() - self.done_at > _EXIT_AFTER_DONE_S
+
+    def _all_exited(self) -> bool:
+        return len(self.exits) == self.launched.plan.num_ranks
+
+    def _left(self) -> bool:
+        if self._all_exited() and not any(self.exits.values()):
+            return True
+        late = time.monotonic() - self.asked_at > self.supervisor.recipe.budget.leave_s
+        return self.asked is not None and late
+
+    def _settled_trouble(self) -> bool:
+        """A rank failed or srun ended, and every node has spoken since: no node is to blame."""
+        if not any(self.exits.values()) and self.launched.poll() is None:
+            return False
+        if self.trouble_at is None:
+            self.trouble_at = time.monotonic()
+        since = time.monotonic() - self.trouble_at
+        fleet = self.supervisor.fleet
+        return since > 0 and all(fleet.silent_s(name) < since for name in self.nodes)
+
+    def _find_lost(self) -> None:
+        s = self.supervisor
+        limit = _SUSPICIOUS_S if self.trouble_at is not None else s.site.lost_after_s
+        quiet = [name for name in self.nodes if s.fleet.silent_s(name) > limit]
+        self.lost = [name for name in self.nodes if s.allocation.node_watch.lost(name)]
+        unknown = [name for name in quiet if name not in self.lost]
+        if unknown:
+            mute_s = _MUTE_FACTOR * s.site.lost_after_s
+            with ThreadPoolExecutor(len(unknown)) as pool:
+                for name, alive in zip(unknown, pool.map(s.allocation.answers, unknown)):
+                    if not alive or s.fleet.silent_s(name) > mute_s:
+                        self.lost.append(name)
+
+    def _find_hung(self) -> None:
+        if self.command.done_by != "DONE":
+            return  # such a command need not beat; its time limit is what watches it
+        hang, plan = self.supervisor.recipe.hang, self.launched.plan
+        beats = self.supervisor.fleet.beats(self.nodes)
+        self.hung = find_hung(beats, self.exits, hang, self.metrics.p99_s())
+        age = time.monotonic() - self.started_at
+        mute = [r for r in range(plan.num_ranks) if r not in beats and r not in self.exits]
+        if mute and age > hang.setup_s:
+            self.hung = (mute[0], plan.nodes[mute[0] // plan.ranks_per_node], age)
+
+    def _timed_out(self) -> bool:
+        limit = self.command.time_limit_s
+        return limit is not None and time.monotonic() - self.started_at > limit
+
+    def _ask_to_leave(self) -> None:
+        if self.asked is not None:
+            return
+        if self.supervisor.time_is_up:
+            self.asked = "time_limit"
+        elif self.unfit():
+            self.asked = "node_unfit"
+        else:
+            return
+        self.asked_at = time.monotonic()
+        self.supervisor.say(f"ranks are asked to save and leave ({self.asked})")
+        order = {"attempt": self.launched.plan.attempt, "signal": "USR2"}
+        self.supervisor.fleet.order(do="signal", **order)
+
+    def unfit(self) -> dict[str, str]:
+        """Training nodes that muster's health check has condemned, with its reason."""
+        reasons = {
+            name: self.supervisor.allocation.node_watch.condemned(name) for name in self.nodes
+        }
+        return {name: reason for name, reason in reasons.items() if reason is not None}
+
+    def evidence(self) -> Evidence:
+        """All that is known now."""
+        s, exits, unfit = self.supervisor, self.exits, self.unfit()
+        failed = [rank for rank, code in exits.items() if code != 0]
+        gone = {*self.lost, *unfit}
+        return Evidence(
+            num_ranks=self.launched.plan.num_ranks,
+            num_nodes=len(self.nodes),
+            num_usable=len([name for name in s.allocation.usable() if name not in gone]),
+            exits=exits,
+            first_failed=failed[0] if failed else None,
+            launcher_rc=self.launched.poll(),
+            done_file=self.command.done_by == "DONE" and s.done_file.exists(),
+            done_by_exit=self.command.done_by == "exit",
+            lost=tuple(self.lost),
+            unfit=unfit,
+            hung_rank=self.hung[0] if self.hung else None,
+            hung_node=self.hung[1] if self.hung else None,
+            hung_s=self.hung[2] if self.hung else 0.0,
+            timed_out=self._timed_out(),
+            asked_to_leave=self.asked,
+            last_step=self.metrics.last_step,
+            max_step=s.state.max_step,
+            same_place=s.state.same_place,
+            no_progress=s.state.no_progress,
+            attempts=s.state.attempts,
+        )
+
+
+def find_hung(
+    beats: dict[int, tuple[str, Optional[int], float, str]],
+    exits: dict[int, int],
+    hang: Hang,
+    p99_s: Optional[float],
+) -> Optional[tuple[int, str, float]]:
+    """(rank, node, silence in s) of the rank that hangs, or None.
+
+    When one rank stops, the others wait for it in a collective and fall silent too: the culprit is
+    the one that is silent longest, and of those the one at the earliest training step.
+
+    Args:
+        beats: {rank: (phase, step, age in s, node)}.
+        exits: ranks that have ended need not show life.
+        hang: longest silence by phase; before five training steps are timed, that of the setup.
+        p99_s: 99th percentile of the training-step time.
+    """
+    step_limit = hang.setup_s if p99_s is None else max(hang.floor_s, hang.factor * p99_s)
+    limits = {"setup": hang.setup_s, "save": hang.save_s, "eval": hang.eval_s}
+    late = [
+        (age, -(step or 0), rank, node)
+        for rank, (phase, step, age, node) in beats.items()
+        if rank not in exits and age > limits.get(phase, step_limit)
+    ]
+    if not late:
+        return None
+    age, _, rank, node = max(late)
+    return rank, node, age
