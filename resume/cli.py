@@ -57,10 +57,8 @@ def add_parser(verbs: Any) -> None:
 
 
 def own_argv() -> list[str]:
-    """How to start this program again: muster.pyz, or `python3 -m muster` from a checkout."""
-    if sys.argv[0].endswith("__main__.py"):
-        return [sys.executable, "-m", "muster"]
-    return [sys.executable, str(Path(sys.argv[0]).resolve())]
+    """How to start this program on another node; `step_environment` says where it is found."""
+    return [sys.executable, "-m", "muster"]
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -165,12 +165,16 @@ def guard_srun(nodes: Sequence[str], guard_argv: Sequence[str]) -> list[str]:
 
 
 def step_environment() -> dict[str, str]:
-    """Our environment without what would bend a step to the shape of the batch script.
+    """Our environment, made fit for a step: with our own place, without the batch script's shape.
 
-    SLURM_NTASKS of the allocation leaks into steps on fewer nodes, and so do its siblings.
+    SLURM_NTASKS of the allocation leaks into steps on fewer nodes, and so do its siblings. Our own
+    place is a folder or muster.pyz; it lets guards start and recipes import `resume`.
     """
     bending = {
         *("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
         *("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK"),
     }
-    return {key: value for key, value in os.environ.items() if key not in bending}
+    own = str(Path(__file__).resolve().parents[1])
+    paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != own]
+    environment = {key: value for key, value in os.environ.items() if key not in bending}
+    return {**environment, "PYTHONPATH": os.pathsep.join([own, *paths])}

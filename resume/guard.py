@@ -79,7 +79,7 @@ class Guard:
         elif what == "check":
             self._start_check(float(order["time"]))
         elif what == "signal" and self.present is not None:
-            self.present.signal(getattr(signal, str(order["signal"])))
+            self.present.signal(signal.Signals[str(order["signal"])])
         elif what == "kill":
             self.killing = int(order["attempt"])
         elif what == "bye":

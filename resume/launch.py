@@ -89,16 +89,8 @@ def environment(plan: LaunchPlan) -> dict[str, str]:
         "MASTER_ADDR": plan.master_addr,
         "MASTER_PORT": str(plan.master_port),
         "LOCAL_WORLD_SIZE": str(plan.ranks_per_node),
-        "PYTHONPATH": _python_path(),
         "PYTHONUNBUFFERED": "1",
     }
-
-
-def _python_path() -> str:
-    """Our own place first, so that recipes can import `resume`: a folder, or muster.pyz itself."""
-    own = str(Path(__file__).resolve().parents[1])
-    rest = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != own]
-    return os.pathsep.join([own, *rest])
 
 
 @dataclass

@@ -152,7 +152,7 @@ class Watch:
             return
         self.asked_at = time.monotonic()
         self.supervisor.say(f"ranks are asked to save and leave ({self.asked})")
-        order = {"attempt": self.launched.plan.attempt, "signal": "USR2"}
+        order = {"attempt": self.launched.plan.attempt, "signal": "SIGUSR2"}
         self.supervisor.fleet.order(do="signal", **order)
 
     def unfit(self) -> dict[str, str]:

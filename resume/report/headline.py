@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
-from resume.report.summary import Summary
-from resume.report.words import count, seconds
+from resume.report.words import count, name_incident, outcome, seconds
+
+if TYPE_CHECKING:  # a summary says its own headline
+    from resume.report.summary import Summary
 
 
 def headline(summary: Summary) -> str:
@@ -45,13 +47,14 @@ def subline(summary: Summary) -> str:
     return " · ".join(parts)
 
 
-def verdict_on_losses(summary: Summary) -> tuple[str, Optional[bool]]:
+def verdict_on_losses(summary: Summary) -> tuple[str, Optional[bool]]:  # noqa: PLR0911  (a table)
     """What the comparison of the losses computed; None: nothing was compared."""
     base, again = summary.baseline, summary.repeated
     if base is not None:
         if summary.loss_identical:
             return (
-                f"every loss equal bit for bit to the uninterrupted run ({base.num_compared} compared)"
+                "every loss equal bit for bit to the uninterrupted run "
+                f"({base.num_compared} compared)"
             ), True
         if base.num_different:
             return f"{base.num_different} losses differ; first at {base.first_difference}", False
@@ -59,12 +62,20 @@ def verdict_on_losses(summary: Summary) -> tuple[str, Optional[bool]]:
             return f"repeated losses differ; first at {again.first_difference}", False
         if base.num_compared:
             return (
-                f"equal bit for bit where both have the training step ({base.num_compared} compared,"
+                "equal bit for bit where both have the training step "
+                f"({base.num_compared} compared,"
                 f" {base.num_missing} only in one run)"
             ), None
         return "no training step in common with the uninterrupted run", False
     if again.losses_identical is None:
         return "no training step was done twice; nothing to compare", None
     if again.losses_identical:
-        return f"{again.num_compared} training steps done again: every loss equal bit for bit", True
+        return f"{again.num_compared} training steps done again: all equal bit for bit", True
     return f"{again.num_different} repeated losses differ; first at {again.first_difference}", False
+
+
+def terminal_text(summary: Summary) -> str:
+    """The report in a few lines: conclusion, figures, a line per incident, losses."""
+    incidents = [f"  {i.number}  {name_incident(i)} → {outcome(i)}" for i in summary.incidents]
+    losses, _ = verdict_on_losses(summary)
+    return "\n".join([headline(summary), subline(summary), *incidents, losses])

@@ -61,7 +61,7 @@ def list_lanes(
     """A lane for every node that the job, a fault or the cluster's states name."""
     changes = [
         *_from_events(records.events),
-        *_from_attempts(attempts),
+        *_from_attempts(attempts, {i.attempt for i in incidents if i.interrupted}),
         *_from_incidents(incidents),
     ]
     changes.sort(key=lambda change: change.key)
@@ -133,14 +133,14 @@ def _from_events(events: tuple[Event, ...]) -> list[_Change]:
     return changes
 
 
-def _from_attempts(attempts: tuple[Attempt, ...]) -> list[_Change]:
+def _from_attempts(attempts: tuple[Attempt, ...], hit: set[Optional[int]]) -> list[_Change]:
     changes = []
     for i, attempt in enumerate(attempts):
         changes.append(_Change(attempt.started, 1, dict.fromkeys(attempt.nodes, "starting")))
         if attempt.first_step_time is not None:
             begin = max(attempt.started, attempt.first_step_time - attempt.first_step_s)
             changes.append(_Change(begin, 0, dict.fromkeys(attempt.nodes, "training")))
-        over = attempt.action not in (None, "done") or i + 1 < len(attempts)
+        over = attempt.number in hit or i + 1 < len(attempts)
         end = attempt.ended if attempt.last_step_time is None else attempt.last_step_time
         if over and end is not None:
             changes.append(_Change(end, 0, dict.fromkeys(attempt.nodes, "waiting")))

@@ -1,4 +1,4 @@
-"""The report as one HTML file without references to anything outside: the picture and the tables."""
+"""The report as one HTML file that needs nothing from outside: the picture and the tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from resume.report.summary import Summary
 from resume.report.words import answer, count, name_incident, seconds
 
 _STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:1200px;margin:2em auto;padding:0 1em}
+body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;
+max-width:1200px;margin:2em auto;padding:0 1em}
 h1{font-size:1.5em;line-height:1.25}h2{font-size:1.15em;margin-top:2em}
 img{width:100%;height:auto}table{border-collapse:collapse;font-size:.92em}
 th,td{text-align:left;padding:.25em .8em;border-bottom:1px solid #ddd;vertical-align:top}
@@ -175,9 +176,9 @@ def _formula(summary: Summary) -> str:
     ettr = "unknown" if summary.ettr is None else f"{summary.ettr:.4f}"
     return (
         "<h2>ETTR</h2><p>Productive training time / wall-clock time = "
-        f"{summary.productive_s:.1f} s / {summary.wall_s:.1f} s = {ettr}. Productive: the durations of "
-        "all training steps that were not lost. Wall clock: from the start of the first attempt to the "
-        "end of the run, queueing included.</p>"
+        f"{summary.productive_s:.1f} s / {summary.wall_s:.1f} s = {ettr}. Productive: the "
+        "durations of all training steps that were not lost. Wall clock: from the start "
+        "of the first attempt to the end of the run, queueing included.</p>"
     )
 
 

@@ -1,4 +1,4 @@
-"""The panels of the picture, one function each; what they draw is decided in the summary."""
+"""Panels: loss against time, nodes against time, loss by training step."""
 
 from __future__ import annotations
 
@@ -9,42 +9,38 @@ from typing import Optional
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from resume.report.headline import verdict_on_losses
-from resume.report.incidents import Incident
 from resume.report.lanes import Lane
+from resume.report.marks import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    PALE,
+    QUIET,
+    RED,
+    SKY,
+    YELLOW,
+    badge,
+    legend,
+)
 from resume.report.scale import TimeScale
 from resume.report.summary import Summary
 from resume.report.thin import thin
-from resume.report.words import name_incident, outcome, phase_figures, seconds
 
-INK, QUIET, PALE = "#222222", "#8a8a8a", "#ececec"
-BLUE, ORANGE, RED, SKY, GREEN, YELLOW = (
-    "#0072B2",
-    "#E69F00",
-    "#D55E00",
-    "#56B4E9",
-    "#009E73",
-    "#F0E442",
-)
 # state -> colour, hatch, what the legend says
 STATES = {
     "training": (BLUE, "", "training"),
     "starting": (SKY, "", "starting"),
-    "waiting": (YELLOW, "", "standing still"),
+    "waiting": (YELLOW, "", "waiting, not training"),
     "spare": ("#d9d9d9", "", "spare"),
     "lost": (INK, "", "lost"),
     "unfit": (RED, "////", "unfit"),
 }
-PHASES = (
-    ("detect_s", "detect", ORANGE),
-    ("decide_s", "decide", YELLOW),
-    ("launch_s", "launch", SKY),
-    ("first_step_s", "first training step", BLUE),
-)
-_MAX_LANES, _MAX_ROWS = 16, 12
+_MAX_LANES = 16
 _BADGE_SHARE = 0.024  # width of a numbered badge as a share of the panel
 
 
@@ -58,18 +54,6 @@ def lanes_shown(summary: Summary) -> tuple[Lane, ...]:
     ranked = sorted(busy, key=lambda lane: (lane.node not in hit, -len(lane.segments)))
     chosen = {lane.node for lane in ranked[:_MAX_LANES]}
     return tuple(lane for lane in lanes if lane.node in chosen)
-
-
-def phases_shown(summary: Summary) -> tuple[Incident, ...]:
-    """All incidents, or the longest recoveries when there are too many to read."""
-    incidents = summary.incidents
-    if len(incidents) <= _MAX_ROWS:
-        return incidents
-    ranked = sorted(
-        incidents, key=lambda i: (i.recovered, -(i.phases.total_s if i.phases else 0.0))
-    )
-    chosen = {incident.number for incident in ranked[:_MAX_ROWS]}
-    return tuple(incident for incident in incidents if incident.number in chosen)
 
 
 def badge_levels(positions: Sequence[float], width: float) -> list[int]:
@@ -103,7 +87,7 @@ def draw_loss(axes: Axes, summary: Summary, scale: TimeScale) -> None:
             axes.axvspan(began, ended, color=PALE, zorder=0, linewidth=0)
         axes.axvline(began, color=RED, linewidth=1.2, zorder=2)
         height = high - (high - low) * (0.05 + 0.085 * level)
-        _badge(axes, began, height, incident)
+        badge(axes, began, height, incident)
     if not losses:
         axes.text(0.5, 0.4, "no training step yet", transform=axes.transAxes, ha="center")
         axes.set_yticks([])
@@ -139,21 +123,6 @@ def _headroom(axes: Axes, losses: list[float], levels: int) -> None:
     axes.set_ylim(low - 0.06 * span, low + span * 1.06 / (1 - share))
 
 
-def _badge(axes: Axes, x: float, y: float, incident: Incident) -> None:
-    axes.text(
-        x,
-        y,
-        str(incident.number),
-        color="white",
-        fontsize=9,
-        fontweight="bold",
-        ha="center",
-        va="center",
-        zorder=6,
-        bbox={"boxstyle": "circle,pad=0.22", "facecolor": RED, "edgecolor": "white"},
-    )
-
-
 def _loss_legend(axes: Axes, summary: Summary) -> None:
     marks: list[Line2D | Patch] = [Line2D([], [], color=BLUE, linewidth=1.8, label="loss")]
     if any(summary.lost):
@@ -166,63 +135,7 @@ def _loss_legend(axes: Axes, summary: Summary) -> None:
         marks.append(Line2D([], [], color=RED, linewidth=1.2, label="incident"))
     if summary.interruptions:
         marks.append(Patch(color=PALE, label="recovering"))
-    _legend(axes, marks)
-
-
-def _legend(axes: Axes, marks: Sequence[Line2D | Patch]) -> None:
-    """A legend on the panel's title line, where it can cover nothing."""
-    axes.legend(
-        handles=list(marks),
-        loc="lower right",
-        bbox_to_anchor=(1.0, 1.0),
-        ncols=len(marks),
-        frameon=False,
-        fontsize=9,
-        handlelength=1.6,
-        columnspacing=1.2,
-        borderaxespad=0.1,
-    )
-
-
-def callout_lines(summary: Summary) -> list[tuple[list[str], list[str]]]:
-    """For each incident its name and what was done, broken into lines that fit its box."""
-    letters = int(_callout_width(summary) * 1158 / 6.5) - 8
-    return [
-        (
-            textwrap.wrap(name_incident(incident), letters)[:3],
-            _cut(textwrap.wrap(f"→ {outcome(incident)}", letters), 4),
-        )
-        for incident in summary.incidents
-    ]
-
-
-def _callout_width(summary: Summary) -> float:
-    return min(1 / len(summary.incidents), 0.5)
-
-
-def draw_callouts(strip: Axes, summary: Summary, inches: float) -> None:
-    """A box per incident, side by side in order of time, with the number it has in the loss."""
-    strip.set_axis_off()
-    strip.set_xlim(0, 1)
-    strip.set_ylim(inches, 0)
-    width = _callout_width(summary)
-    for i, (name, done) in enumerate(callout_lines(summary)):
-        incident = summary.incidents[i]
-        left = i * width
-        colour = GREEN if incident.recovered else RED
-        strip.add_patch(_frame((left + 0.003, 0.01), width - 0.006, inches - 0.02, colour))
-        _badge(strip, left + 0.019, 0.18, incident)
-        text = {"va": "top", "fontsize": 9.5, "linespacing": 1.25}
-        strip.text(left + 0.034, 0.10, "\n".join(name), fontweight="bold", **text)
-        strip.text(left + 0.034, 0.10, "\n" * len(name) + "\n".join(done), **text)
-
-
-def _frame(corner: tuple[float, float], width: float, height: float, colour: str) -> Patch:
-    return Rectangle(corner, width, height, facecolor="#fafafa", edgecolor=colour, linewidth=1.5)
-
-
-def _cut(lines: list[str], most: int) -> list[str]:
-    return lines if len(lines) <= most else [*lines[: most - 1], lines[most - 1] + " …"]
+    legend(axes, marks)
 
 
 def draw_lanes(axes: Axes, summary: Summary, lanes: Sequence[Lane], scale: TimeScale) -> None:
@@ -256,7 +169,7 @@ def draw_lanes(axes: Axes, summary: Summary, lanes: Sequence[Lane], scale: TimeS
         axes.axvline(scale.at(incident.began), color=RED, linewidth=1.0, zorder=3, alpha=0.8)
     marks = [Patch(facecolor=c, hatch=h, edgecolor="white", label=label)
              for state, (c, h, label) in STATES.items() if state in seen]  # fmt: skip
-    _legend(axes, marks)
+    legend(axes, marks)
     hidden = len(summary.lanes) - len(lanes)
     if hidden:
         axes.set_title(f"Nodes (those that changed most; {hidden} more)", pad=8)
@@ -274,9 +187,10 @@ def _lane_note(axes: Axes, row: int, lane: Lane) -> None:
     text = after if before == after else f"{before} → {after}"
     if lane.replaced:
         text += ", replaced"
+    text = textwrap.shorten(text, 26, placeholder="…")
     axes.text(
-        1.01, row, textwrap.shorten(text, 26, placeholder="…"), transform=axes.get_yaxis_transform(),
-        va="center", fontsize=8.5, fontweight="bold" if lane.replaced else "normal",
+        1.01, row, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8.5,
+        fontweight="bold" if lane.replaced else "normal",
         color=GREEN if lane.replaced else INK,
     )  # fmt: skip
     if row == 0:
@@ -284,42 +198,6 @@ def _lane_note(axes: Axes, row: int, lane: Lane) -> None:
             1.01, -0.95, "in Slurm", transform=axes.get_yaxis_transform(), va="center",
             fontsize=8.5, color=QUIET,
         )  # fmt: skip
-
-
-def draw_phases(axes: Axes, incidents: Sequence[Incident], *, words: bool) -> None:
-    """A stacked bar per recovery; `words`: also what was done, where no box above says it."""
-    axes.set_title("Recoveries", pad=8)
-    longest = max((i.phases.total_s for i in incidents if i.phases is not None), default=1.0) or 1.0
-    axes.set_xlim(0, longest * 1.2)
-    axes.set_ylim(len(incidents) - 0.25, -0.75)
-    axes.set_yticks([i + 0.12 for i in range(len(incidents))], [str(i.number) for i in incidents])
-    for label in axes.get_yticklabels():
-        label.set_color(RED)
-        label.set_fontweight("bold")
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("seconds from the fault (or the last training step) to training again")
-    axes.xaxis.set_major_locator(MaxNLocator(6))
-    for row, incident in enumerate(incidents):
-        _phase_row(axes, row, incident, longest, words=words)
-    _legend(axes, [Patch(color=colour, label=label) for _, label, colour in PHASES])
-
-
-def _phase_row(axes: Axes, row: int, incident: Incident, longest: float, *, words: bool) -> None:
-    left = 0.0
-    for field, _, colour in PHASES:
-        length = 0.0 if incident.phases is None else getattr(incident.phases, field)
-        axes.barh(row + 0.18, length, left=left, height=0.36, color=colour, edgecolor="white",
-                  linewidth=0.4)  # fmt: skip
-        left += length
-    name = name_incident(incident)
-    if incident.phases is not None:
-        axes.text(left + 0.01 * longest, row + 0.18, seconds(left), va="center", fontsize=9)
-    text = f"{name} → {outcome(incident)}" if words else phase_figures(incident)
-    if not words and incident.phases is None:
-        text = f"{name}: {outcome(incident)}"
-    axes.text(
-        0, row - 0.22, textwrap.shorten(text, 104, placeholder=" …"), va="center", fontsize=8.5
-    )
 
 
 def steps_words(summary: Summary) -> tuple[str, Optional[bool]]:

@@ -1,9 +1,9 @@
 """One picture from which somebody who was not there understands what happened to a run.
 
-From top to bottom: the conclusion as title; a box per incident with what happened and what was done;
-loss against wall-clock time; a lane per node; the phases of every recovery; losses by training step.
-Drawn 1200 px wide, saved at twice that. Colours are those of Okabe and Ito, which colour-blind people
-can tell apart; every colour is also told by position, line style or a word.
+From top to bottom: the conclusion as title; a box per incident with what happened and what was
+done; loss against wall-clock time; a lane per node; the phases of every recovery; losses by
+training step. Drawn 1200 px wide, saved at twice that. Colours are those of Okabe and Ito, which
+colour-blind people can tell apart; every colour is also told by position, line style or a word.
 """
 
 from __future__ import annotations
@@ -17,18 +17,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from resume.report.headline import headline, subline
-from resume.report.panels import (
-    INK,
-    QUIET,
+from resume.report.marks import INK, QUIET
+from resume.report.panels import draw_lanes, draw_loss, draw_steps, lanes_shown, steps_words
+from resume.report.recoveries import (
+    MAX_CALLOUTS,
     callout_lines,
     draw_callouts,
-    draw_lanes,
-    draw_loss,
     draw_phases,
-    draw_steps,
-    lanes_shown,
     phases_shown,
-    steps_words,
 )
 from resume.report.scale import TimeScale
 from resume.report.summary import Summary
@@ -49,7 +45,6 @@ _STYLE: Any = {
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
 }
-_MAX_CALLOUTS = 4  # more do not fit side by side; then the rows of the recoveries carry the words
 
 
 def draw_png(summary: Summary) -> bytes:
@@ -89,7 +84,7 @@ def _fit(figure: Figure, x: float, y: float, text: str, size: float, *, bold: bo
     """A line of text, made smaller until it fits the width, then cut."""
     weight = "bold" if bold else "normal"
     line = figure.text(x, y, text, fontsize=size, fontweight=weight, va="center", parse_math=False)
-    renderer = FigureCanvasAgg(figure).get_renderer()
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
     room = figure.bbox.width * (0.985 - x)
     width = line.get_window_extent(renderer).width
     if width > room:
@@ -109,7 +104,7 @@ class _Page:
         self.words, _ = steps_words(summary)
         self.phases = phases_shown(summary)
         self.callouts = 0.0  # inches
-        if 1 <= len(incidents) <= _MAX_CALLOUTS:
+        if 1 <= len(incidents) <= MAX_CALLOUTS:
             most = max(len(name) + len(done) for name, done in callout_lines(summary))
             self.callouts = 0.24 + 0.166 * most
         row = 0.42 if self.callouts else 0.60

@@ -123,7 +123,7 @@ def _lines(path: Path, notes: list[str]) -> list[Mapping[str, Any]]:
 
 
 def order_events(lines: Iterable[Mapping[str, Any]], notes: list[str]) -> tuple[Event, ...]:
-    """Journal lines as events: without those of replaced supervisors, on a clock that only rises."""
+    """Journal lines as events: those of replaced supervisors left out, time only rising."""
     events: list[Event] = []
     token, stale, shift = None, 0, 0.0
     for line in lines:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from resume.report.attempts import Attempt, list_attempts, mark_lost, productive_s, stages_of
+from resume.report.headline import terminal_text
 from resume.report.incidents import Incident, list_incidents
 from resume.report.lanes import Lane, list_lanes
 from resume.report.losses import Comparison, compare_repeated, compare_runs
@@ -96,6 +97,11 @@ class Summary:
             return None
         same = self.baseline.samples_identical is True and self.baseline.num_missing == 0
         return same and self.repeated.samples_identical is not False
+
+    @property
+    def text(self) -> str:
+        """The report in a few lines for a terminal."""
+        return terminal_text(self)
 
     def fault_rows(self) -> list[dict[str, Any]]:
         """One row per injected fault; one that no incident answers was not recovered."""

@@ -68,7 +68,7 @@ def _without_node(name: str) -> str:
     return name
 
 
-def answer(incident: Incident) -> str:
+def answer(incident: Incident) -> str:  # noqa: PLR0911  (a table)
     """'swapped to spare n3': what was done about the incident."""
     new = " ".join(incident.new_nodes)
     if not incident.interrupted:

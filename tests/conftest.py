@@ -1,0 +1,56 @@
+"""What holds for every test: where the repository is, and when a test may be skipped.
+
+A missing daemon or library is a skip on somebody's laptop, and a failure in CI: a green run there
+means that everything ran. A test that CI cannot run says why: `@pytest.mark.may_skip("no GPU")`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+IN_CI = os.environ.get("CI") == "true"
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def repo_root() -> Path:
+    """The root of the repository under test."""
+    return ROOT
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("torch") and importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed. Fix: ./run tests")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    expected_to_fail = hasattr(report, "wasxfail")
+    if IN_CI and report.skipped and not expected_to_fail:
+        allowed = item.get_closest_marker("may_skip")
+        if not (allowed and allowed.args):
+            fail_a_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if IN_CI and report.skipped:
+        fail_a_skip(report)
+    return report
+
+
+def fail_a_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a skip into a failure that says why it was skipped."""
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    report.outcome = "failed"
+    report.longrepr = f"CI does not skip, and this is not marked may_skip(reason). {reason}"

@@ -1,0 +1,155 @@
+"""One training run on the local cluster: submit, wait for facts, read what it left.
+
+All waiting is for a condition in the run's own files; the only clock is the limit after which a
+wait has failed, with the end of the job's output in the message.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from muster.cluster import LocalCluster
+from resume import journal
+from resume.durable import read_lines
+
+
+@dataclass
+class Training:
+    """A submitted job of a recipe."""
+
+    cluster: LocalCluster
+    job: str
+    run_dir: Path
+    output: Path
+
+    @property
+    def journal(self) -> list[dict[str, Any]]:
+        """All events so far."""
+        return journal.read(self.run_dir / "journal.jsonl")
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """All training steps so far, repeated ones too."""
+        return read_lines(self.run_dir / "metrics.jsonl")
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Events of one kind."""
+        return [entry for entry in self.journal if entry["event"] == name]
+
+    def last_step(self, attempt: int | None = None) -> int:
+        """Newest training step, of one attempt or of any; 0 before the first."""
+        lines = [m for m in self.metrics if attempt in (None, m["attempt"])]
+        return int(lines[-1]["step"]) if lines else 0
+
+    def wait(self, what: str, condition: Callable[[], object], timeout_s: float = 90) -> None:
+        """Until the condition holds."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{what}: not in {timeout_s} s\n{self.story()}")
+            time.sleep(0.05)
+
+    def wait_step(self, step: int, attempt: int | None = None, timeout_s: float = 90) -> None:
+        """Until a training step was logged."""
+        self.wait(f"training step {step}", lambda: self.last_step(attempt) >= step, timeout_s)
+
+    def wait_event(self, name: str, count: int = 1, timeout_s: float = 90) -> dict[str, Any]:
+        """Until the journal holds that many events of a kind; returns that one."""
+        self.wait(f"{count} x {name}", lambda: len(self.events(name)) >= count, timeout_s)
+        return self.events(name)[count - 1]
+
+    def wait_end(self, timeout_s: float = 180) -> str:
+        """Until the run is done or stopped; returns which, once Slurm agrees."""
+
+        def ended() -> bool:
+            return bool(self.journal) and self.journal[-1]["event"] in ("done", "stopped")
+
+        self.wait("the end of the run", ended, timeout_s)
+        end = str(self.journal[-1]["event"])
+        self.wait("Slurm to see the end", lambda: self.state() not in ("RUNNING", "COMPLETING"))
+        return end
+
+    def state(self) -> str:
+        """Slurm's state of the job."""
+        shown = self.cluster.exec(["scontrol", "show", "job", self.job]).out
+        words = [word for word in shown.split() if word.startswith("JobState=")]
+        return words[0].partition("=")[2] if words else "GONE"
+
+    def curve(self) -> dict[int, tuple[float, str]]:
+        """{training step: (loss, samples)}; raises when a repeated step differs."""
+        found: dict[int, tuple[float, str]] = {}
+        for line in self.metrics:
+            step, value = int(line["step"]), (line["loss"], line["samples"])
+            if found.setdefault(step, value) != value:
+                raise ValueError(f"training step {step} differs: {found[step]} {value}")
+        return found
+
+    def story(self) -> str:
+        """What the job said and wrote, for a failure message."""
+        said = self.output.read_text()[-3000:] if self.output.exists() else "(no output)"
+        logs = sorted(self.run_dir.glob("logs/attempt_*/*.log"))
+        tails = [f"--- {path}\n{path.read_text()[-1500:]}" for path in logs[-4:]]
+        guards = self.run_dir / "logs" / "guards.log"
+        if guards.exists():
+            tails.append(f"--- {guards}\n{guards.read_text()[-1500:]}")
+        return "\n".join([said, *tails])
+
+    def cancel(self) -> None:
+        """End the job, whatever its state."""
+        self.cluster.exec(["scancel", self.job])
+        ended = ("CANCELLED", "COMPLETED", "FAILED", "GONE", "TIMEOUT", "NODE_FAIL")
+        self.wait("the job to go", lambda: self.state() in ended, 60)
+
+
+def submit(
+    cluster: LocalCluster,
+    recipe: Path,
+    *arguments: str,
+    options: Sequence[str] = (),
+    run_dir: Path | None = None,
+    user: str | None = None,
+) -> Training:
+    """sbatch a recipe's own run.sbatch.
+
+    Args:
+        cluster: where.
+        recipe: the recipe's folder, on the shared file system.
+        arguments: for `muster run`, "--" and those for the training command included.
+        options: for sbatch.
+        run_dir: passed as --run-dir; default: the recipe's own runs/ folder.
+        user: submit as this ordinary user.
+    """
+    output = recipe / "job-%j.out"
+    placed = ["--run-dir", str(run_dir)] if run_dir else []
+    argv = ["sbatch", "--parsable", f"--output={output}", *options]
+    argv += [str(recipe / "run.sbatch"), *placed, *arguments]
+    done = cluster.exec(argv, user=user)
+    if done.rc != 0:
+        raise RuntimeError(f"sbatch: {done.err or done.out}")
+    job = done.out.strip().split(";")[0]
+    return Training(
+        cluster,
+        job,
+        run_dir or recipe / "runs" / job,
+        Path(str(output).replace("%j", job)),
+    )
+
+
+def kill_supervisor(training: Training) -> None:
+    """SIGKILL the supervisor on its batch host, as an out-of-memory killer would."""
+    host = training.events("supervisor_started")[-1]["host"]
+    mark = f"SLURM_JOB_ID={training.job}"
+    script = (
+        "for p in /proc/[0-9]*; do a=$(tr '\\0' ' ' <$p/cmdline 2>/dev/null) || continue; "
+        f"case $a in *\" run\"*) tr '\\0' '\\n' <$p/environ 2>/dev/null | grep -qx {mark} && "
+        "case $a in *python*) kill -9 ${p#/proc/}; echo ${p#/proc/};; esac;; esac; done"
+    )
+    done = training.cluster.exec(["bash", "-c", script], node=host)
+    if not done.out.strip():
+        raise RuntimeError(f"no supervisor found on {host}: {done.err}")
+
+

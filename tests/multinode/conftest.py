@@ -1,0 +1,48 @@
+"""A cluster for the whole session, and recipes copied to where a user would put them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from muster.cluster import LocalCluster, Shape
+from tests.harness.fixtures import slurm_here
+from tests.harness.nodes import back_to_service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["slurm_here"]
+
+ROOT = Path(__file__).resolve().parents[2]
+TEN_LINES = ROOT / "tests" / "data" / "recipes" / "ten_lines"
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(slurm_here: None) -> Iterator[LocalCluster]:
+    """8 nodes for all tests of this folder."""
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    one = LocalCluster(f"m{os.getpid()}", Shape(boot_s=0.2))
+    one.up(owner_pid=os.getpid())
+    yield one
+    one.down()
+
+
+@pytest.fixture
+def cluster(shared_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """The same cluster; every node healthy, idle and in service again before the next test."""
+    yield shared_cluster
+    shared_cluster.exec(["scancel", "--state=RUNNING"])
+    shared_cluster.exec(["scancel", "--state=PENDING"])
+    back_to_service(shared_cluster)
+
+
+@pytest.fixture
+def ten_lines(tmp_path: Path) -> Path:
+    """The bash recipe, in a folder with a blank in its name."""
+    return Path(shutil.copytree(TEN_LINES, tmp_path / "ten lines"))

@@ -1,0 +1,244 @@
+"""What the watch does next, as rows: node, record, what must come out."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from healthcheck import watch_state
+from healthcheck.watch_rules import (
+    MOST_FAILURES,
+    MOST_VERIFIES,
+    Budget,
+    Record,
+    after_command,
+    after_restart,
+    after_verify,
+    budget_left,
+    next_action,
+)
+from muster.errors import DataError, TemporaryError
+from muster.site import Site
+from muster.slurm import Node
+
+NOW = 1_800_000_000.0
+OURS = "muster:gpu_count:hardware:replace shows 7 of 8 GPUs boot=00112233"
+REBOOT = OURS.replace("replace", "reboot")
+SITE = Site(
+    replace_command=["r", "{node}"],
+    reboot_command=["b", "{node}"],
+    verify_command=["v", "{node}"],
+    lost_after_s=10,
+    replace_timeout_s=100,
+)
+
+
+def node(states: str, reason: str = OURS, user: str | None = "root", booted: float = -500) -> Node:
+    local = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(NOW + booted))
+    return Node(
+        "n1", frozenset(states.split("+")), "10.0.0.1", reason=reason, reason_user=user,
+        boot_time=local, partitions=["main"],
+    )  # fmt: skip
+
+
+def record(phase: str, **more: object) -> Record:
+    values = {"since": NOW - 50, "began": NOW - 90, "reason": OURS, **more}
+    return Record(phase, **values)  # type: ignore[arg-type]
+
+
+BOOTING = record("booting", acted_at=NOW - 60, boot_before=NOW - 500)
+SILENT = record("silent", reason="Not responding")
+
+ROWS = {
+    # name: (node, record, site, budget, kind, phase of the record that is kept)
+    "a fit node": (node("IDLE", ""), None, SITE, 1, "none", None),
+    "a person's drain": (node("IDLE+DRAIN", "fan, Ann"), None, SITE, 1, "none", None),
+    "a person's drain later": (
+        node("IDLE+DRAIN", "fan, Ann"), record("drained"), SITE, 1, "forget", None),
+    "a person's drain while it boots": (
+        node("DOWN+DRAIN", "fan, Ann", booted=-5), BOOTING, SITE, 1, "forget", None),
+    "a person's drain after it was verified": (
+        node("DOWN+DRAIN", "mine", booted=-5), replace(BOOTING, phase="verified"), SITE, 1,
+        "forget", None),
+    "looks like ours": (node("IDLE+DRAIN", "musterer: x"), None, SITE, 1, "none", None),
+    "undrained by hand": (node("IDLE", OURS), record("drained"), SITE, 1, "forget", None),
+    "ours": (node("IDLE+DRAIN"), None, SITE, 1, "replace", "acting"),
+    "ours, reboot": (node("IDLE+DRAIN", REBOOT), None, SITE, 1, "reboot", "acting"),
+    "ours, reset": (
+        node("IDLE+DRAIN", OURS.replace("replace", "reset")), None, SITE, 1, "reboot", "acting"),
+    "ours, for a person": (
+        node("IDLE+DRAIN", OURS.replace("replace", "drain")), None, SITE, 1, "wait", "drained"),
+    "ours, a job runs": (node("ALLOCATED+DRAIN"), None, SITE, 1, "wait", "drained"),
+    "ours, a job runs on a part": (node("MIXED+DRAIN"), None, SITE, 1, "wait", "drained"),
+    "ours, a job ends": (node("IDLE+COMPLETING+DRAIN"), None, SITE, 1, "wait", "drained"),
+    "ours, dead with a job": (
+        node("DOWN+COMPLETING+DRAIN+NOT_RESPONDING"), None, SITE, 1, "replace", "acting"),
+    "ours, in maintenance": (node("IDLE+DRAIN+MAINT"), None, SITE, 1, "none", None),
+    "ours, reboots already": (
+        node("IDLE+DRAIN+REBOOT_ISSUED"), record("drained"), SITE, 1, "wait", "drained"),
+    "ours, powered down": (node("IDLE+DRAIN+POWERED_DOWN"), None, SITE, 1, "none", None),
+    "no budget": (node("IDLE+DRAIN"), None, SITE, 0, "wait", "drained"),
+    "no command": (
+        node("IDLE+DRAIN"), None, replace(SITE, replace_command=[]), 1, "wait", "drained"),
+    "pause": (
+        node("IDLE+DRAIN"), record("drained", not_before=NOW + 1), SITE, 1, "wait", "drained"),
+    "pause over": (
+        node("IDLE+DRAIN"), record("drained", not_before=NOW - 1), SITE, 1, "replace", "acting"),
+    "three strikes": (
+        node("IDLE+DRAIN"), record("drained", failures=MOST_FAILURES), SITE, 1,
+        "give_up", "gave_up"),
+    "given up": (node("IDLE+DRAIN"), record("gave_up"), SITE, 1, "wait", "gave_up"),
+    "given up, same again": (
+        node("IDLE+DRAIN", OURS + " more"), record("gave_up"), SITE, 1, "replace", "acting"),
+    "given up, new reason of ours": (
+        node("IDLE+DRAIN", REBOOT), record("gave_up"), SITE, 1, "reboot", "acting"),
+    "command runs": (node("IDLE+DRAIN"), record("acting"), SITE, 1, "wait", "acting"),
+    "old boot": (node("DOWN+DRAIN"), BOOTING, SITE, 1, "wait", "booting"),
+    "old boot, its time a second off": (
+        node("DOWN+DRAIN", booted=-501), BOOTING, SITE, 1, "wait", "booting"),
+    "new boot": (node("DOWN+DRAIN", booted=-5), BOOTING, SITE, 1, "verify", "verifying"),
+    "new boot of a node that was idle": (
+        node("IDLE+DRAIN", booted=-5), BOOTING, SITE, 1, "verify", "verifying"),
+    "new boot, silent": (
+        node("DOWN+DRAIN+NOT_RESPONDING", booted=-5), BOOTING, SITE, 1, "wait", "booting"),
+    "new boot, no budget": (node("DOWN+DRAIN", booted=-5), BOOTING, SITE, 0, "verify", "verifying"),
+    "boot before the command": (
+        node("DOWN+DRAIN", booted=-65), BOOTING, SITE, 1, "wait", "booting"),
+    "unknown boot time": (
+        replace(node("DOWN+DRAIN"), boot_time="None"), BOOTING, SITE, 1, "wait", "booting"),
+    "never boots": (
+        node("DOWN+DRAIN"), replace(BOOTING, acted_at=NOW - 101), SITE, 1, "wait", "drained"),
+    "no verify command": (
+        node("DOWN+DRAIN", booted=-5), BOOTING, replace(SITE, verify_command=[]), 1,
+        "wait", "booting"),
+    "verified": (
+        node("DOWN+DRAIN", booted=-5), replace(BOOTING, phase="verified"), SITE, 1,
+        "resume", "returning"),
+    "verified, then silent": (
+        node("DOWN+DRAIN+NOT_RESPONDING", booted=-5), replace(BOOTING, phase="verified"), SITE, 1,
+        "wait", "booting"),
+    "returned": (node("IDLE", ""), record("returning"), SITE, 1, "returned", None),
+    "returned with a job": (node("ALLOCATED", ""), record("returning"), SITE, 1, "returned", None),
+    "returns": (node("IDLE+NOT_RESPONDING", ""), record("returning"), SITE, 1, "wait", "returning"),
+    "never returns": (
+        node("IDLE+NOT_RESPONDING", ""), record("returning", since=NOW - 121), SITE, 1,
+        "forget", None),
+    "returned and lost again": (
+        node("DOWN+NOT_RESPONDING", "Not responding"), record("returning"), SITE, 1,
+        "wait", "silent"),
+    "returned and unfit again": (node("IDLE+DRAIN"), record("returning"), SITE, 1,
+        "replace", "acting"),
+    "just lost": (
+        node("DOWN+NOT_RESPONDING", "Not responding"), None, SITE, 1, "wait", "silent"),
+    "lost": (
+        node("DOWN+NOT_RESPONDING", "Not responding"), SILENT, SITE, 1, "drain", "silent"),
+    "lost, no budget": (
+        node("DOWN+NOT_RESPONDING", "Not responding"), SILENT, SITE, 0, "drain", "silent"),
+    "rebooted by itself": (
+        node("DOWN", "Node unexpectedly rebooted", "slurm"), SILENT, SITE, 1, "drain", "silent"),
+    "lost without a reason": (node("DOWN+NOT_RESPONDING", ""), SILENT, SITE, 1, "drain", "silent"),
+    "a person wrote Slurm's words": (
+        node("DOWN", "Not responding", "ann"), SILENT, SITE, 1, "forget", None),
+    "set down by a person": (node("DOWN", "burnt, Ann"), None, SITE, 1, "none", None),
+    "lost, then set down by a person": (node("DOWN", "burnt"), SILENT, SITE, 1, "forget", None),
+    "lost while drained by a person": (
+        node("DOWN+DRAIN+NOT_RESPONDING", "fan, Ann"), None, SITE, 1, "none", None),
+    "silent, not yet down": (
+        node("IDLE+NOT_RESPONDING", ""), None, SITE, 1, "none", None),
+    "came back": (node("IDLE", ""), SILENT, SITE, 1, "forget", None),
+    "powered down by Slurm": (node("DOWN+POWERED_DOWN", ""), SILENT, SITE, 1, "wait", "silent"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_next_action(name: str) -> None:
+    seen, known, site, left, kind, phase = ROWS[name]
+    action = next_action(seen, known, site, NOW, Budget(left))
+    assert action.kind == kind, action
+    assert (action.record.phase if action.record else None) == phase
+
+
+def test_acting_remembers_the_boot_before_it_acts() -> None:
+    action = next_action(node("IDLE+DRAIN"), None, SITE, NOW, Budget(1))
+    assert action.record is not None
+    assert (action.record.acted_at, action.record.boot_before) == (NOW, NOW - 500)
+
+
+def test_failures_pause_longer_and_end_in_giving_up() -> None:
+    known, pauses = record("acting"), []
+    for _ in range(MOST_FAILURES):
+        known = after_command(known, "exit status 1", NOW)
+        pauses.append(known.not_before - NOW)
+    assert pauses == [10, 40, 160]
+    assert next_action(node("IDLE+DRAIN"), known, SITE, NOW, Budget(1)).kind == "give_up"
+
+
+def test_a_failed_verification_is_tried_again_then_counts_as_a_failure() -> None:
+    known = after_command(record("acting", acted_at=NOW - 60), None, NOW)
+    assert known.phase == "booting"
+    for count in range(1, MOST_VERIFIES):
+        known = after_verify(known, "exit status 1", NOW)
+        assert (known.phase, known.verifies, known.failures) == ("booting", count, 0)
+        waits = next_action(node("DOWN+DRAIN", booted=-5), known, SITE, NOW, Budget(1))
+        assert waits.kind == "wait"
+    known = after_verify(known, "exit status 1", NOW)
+    assert (known.phase, known.verifies, known.failures) == ("drained", 0, 1)
+    assert after_verify(record("verifying"), None, NOW).phase == "verified"
+
+
+@pytest.mark.parametrize("phase", ["acting", "verifying", "verified"])
+def test_after_a_restart_the_command_counts_as_given(phase: str) -> None:
+    again = after_restart(record(phase, acted_at=NOW - 60))
+    assert next_action(node("IDLE+DRAIN"), again, SITE, NOW, Budget(1)).kind == "wait"
+
+
+def test_budget_is_the_tightest_of_the_partitions() -> None:
+    nodes = {f"n{i}": replace(node("IDLE", ""), name=f"n{i}") for i in range(1, 21)}
+    nodes["n1"] = replace(nodes["n1"], partitions=["main", "small"])
+    nodes["n2"] = replace(nodes["n2"], partitions=["main", "small"])
+    busy = {"n2": record("booting"), "n3": record("drained"), "n4": record("gave_up")}
+    assert budget_left(nodes["n1"], nodes, {}, 0.1) == 1
+    assert budget_left(nodes["n5"], nodes, {}, 0.1) == 2
+    assert budget_left(nodes["n1"], nodes, busy, 0.1) == 0
+    assert budget_left(nodes["n5"], nodes, busy, 0.1) == 1
+    assert budget_left(nodes["n5"], nodes, busy, 0.0) == 0
+
+
+def test_the_state_file_brings_records_back(tmp_path: Path) -> None:
+    path = tmp_path / "watch.json"
+    assert watch_state.load(path) == {}
+    records = {"n1": BOOTING, "n2": record("gave_up", failures=3)}
+    watch_state.save(path, records)
+    assert watch_state.load(path) == records
+
+
+GOOD = json.dumps({"nodes": {"n1": asdict(BOOTING)}})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"nodes": 3}', '{"nodes": {"n1": {}}}', '{"nodes": {"n1": [1]}}',
+     GOOD.replace("booting", "asleep"), GOOD.replace(str(BOOTING.since), '"x"'),
+     *(GOOD[:cut] for cut in range(1, len(GOOD) - 1, 7)), "\udcff"],
+)  # fmt: skip
+def test_a_damaged_state_file_is_not_guessed_at(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "watch.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(DataError, match="is damaged"):
+        watch_state.load(path)
+
+
+def test_one_watch_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "watch.json"
+    with (
+        watch_state.locked(path),
+        pytest.raises(TemporaryError, match="another watch"),
+        watch_state.locked(path),
+    ):
+        pass
+    with watch_state.locked(path):
+        pass
