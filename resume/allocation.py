@@ -91,10 +91,22 @@ class Allocation:
             self.condemn(name, f"does not see {self.run_dir}")
 
     def gate(self, wanted: int) -> list[str]:
-        """Usable nodes that pass the health gate now, in Slurm's order."""
-        if not self.fleet.running():
-            self.start_guards()
-        self._drop_known_bad()
+        """Usable nodes that pass the health gate now, in Slurm's order.
+
+        srun gives up all guards when it cannot reach one node, so the guards are started again
+        without the nodes that did not answer, until they stay.
+        """
+        for _ in range(len(self.node_watch.names) + 1):
+            self._drop_known_bad()
+            if not self.fleet.running():
+                self.start_guards()
+            if self._checked(wanted):
+                break
+        views = self.fleet.nodes
+        return [name for name in self.usable() if name in views and views[name].gate]
+
+    def _checked(self, wanted: int) -> bool:
+        """Run the gate on all usable nodes; False when the guards went away meanwhile."""
         names, views = self.usable(), self.fleet.nodes
         self.fleet.check()
         asked_at = time.monotonic()
@@ -103,16 +115,19 @@ class Allocation:
             missing = [name for name in names if views[name].gate is None]
             num_fit = sum(views[name].gate is True for name in names)
             waited_s = time.monotonic() - asked_at
-            return not missing or (num_fit >= wanted and waited_s > _SPARE_WAIT_S)
+            enough = num_fit >= wanted and waited_s > _SPARE_WAIT_S
+            return not missing or enough or not self.fleet.running()
 
         self.waiter.wait_for(answered, self.site.gate_timeout_s)
+        if not self.fleet.running():
+            return not names
         for name in names:
             view = views[name]
             if view.gate is False:
                 self.condemn(name, "; ".join(view.gate_why) or "the health check failed")
             elif view.gate is None and self.fleet.silent_s(name) > self.site.lost_after_s:
                 self.condemn(name, "does not respond")
-        return [name for name in names if views[name].gate]
+        return True
 
     def _drop_known_bad(self) -> None:
         for name in self.usable():

@@ -59,6 +59,8 @@ class Watch:
         if self.lost or self._left() or self._settled_trouble():
             return True
         self._find_hung()
+        if self.hung and self.supervisor.fleet.silent_s(self.hung[1]) > self._quiet_s:
+            self.lost = [self.hung[1]]  # not the rank is silent, its whole node is
         if self.hung or self._timed_out():
             return True
         self._ask_to_leave()
@@ -113,10 +115,14 @@ class Watch:
         fleet = self.supervisor.fleet
         return since > 0 and all(fleet.silent_s(name) < since for name in self.nodes)
 
+    @property
+    def _quiet_s(self) -> float:
+        """Silence of a node that is looked into."""
+        return _SUSPICIOUS_S if self.trouble_at is not None else self.supervisor.site.lost_after_s
+
     def _find_lost(self) -> None:
         s = self.supervisor
-        limit = _SUSPICIOUS_S if self.trouble_at is not None else s.site.lost_after_s
-        quiet = [name for name in self.nodes if s.fleet.silent_s(name) > limit]
+        quiet = [name for name in self.nodes if s.fleet.silent_s(name) > self._quiet_s]
         self.lost = [name for name in self.nodes if s.allocation.node_watch.lost(name)]
         unknown = [name for name in quiet if name not in self.lost]
         if unknown:

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from muster.cluster import LocalCluster
 
 pytestmark = pytest.mark.cluster
-STEPS, EVERY = 40, 5
+STEPS, EVERY = 60, 5
+LONG = 150  # for faults that take seconds to be seen
 
 
-def start(cluster: LocalCluster, recipe: Path, *words: str, **options: Any) -> Training:
+def start(
+    cluster: LocalCluster, recipe: Path, *words: str, steps: int = STEPS, **options: Any
+) -> Training:
     """A running job that has passed its first checkpoint."""
-    run = submit(cluster, recipe, *words, "--", str(STEPS), **options)
+    run = submit(cluster, recipe, *words, "--", str(steps), **options)
     run.wait_step(EVERY + 3)
     return run
 
@@ -77,13 +80,13 @@ FAULTS: dict[str, tuple[Callable[[LocalCluster, Training], None], str, str]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_is_survived(name: str, cluster: LocalCluster, ten_lines: Path) -> None:
     fault, cause, action = FAULTS[name]
-    run = start(cluster, ten_lines)
+    run = start(cluster, ten_lines, steps=LONG)
     fault(cluster, run)
     assert run.wait_end() == "done", run.story()
     incident = run.events("incident")[0]
     ended = next(e for e in run.events("attempt_ended") if e["cause"] is not None)
     assert (incident["cause"], ended["action"]) == (cause, action), run.story()
-    assert sorted(run.curve()) == list(range(1, STEPS + 1))
+    assert sorted(run.curve()) == list(range(1, LONG + 1))
     after = run.events("attempt_started")[1]
     assert after["resume_step"] % EVERY == 0
     assert 0 < after["resume_step"] >= incident["last_step"] - EVERY
@@ -100,7 +103,7 @@ def test_no_spare_left_means_a_new_allocation(cluster: LocalCluster, ten_lines: 
     assert sorted(run.curve()) == list(range(1, STEPS + 1))
 
 
-def test_node_that_only_node_that_trains_is_requeued(
+def test_loss_of_the_only_node_is_survived(
     cluster: LocalCluster, ten_lines: Path
 ) -> None:
     run = start(cluster, ten_lines, "nodes=1", options=["--nodes=1"])
@@ -110,14 +113,14 @@ def test_node_that_only_node_that_trains_is_requeued(
 
 
 def test_two_faults_in_a_row(cluster: LocalCluster, ten_lines: Path) -> None:
-    run = start(cluster, ten_lines)
+    run = start(cluster, ten_lines, steps=LONG)
     cluster.node("kill", nodes_of(run)[1])
     run.wait_event("first_step", 2)
     signal_rank(cluster, run, 0, signal.SIGKILL)
     run.wait_event("first_step", 3)
     kill_batch_host(cluster, run)
     assert run.wait_end() == "done", run.story()
-    assert sorted(run.curve()) == list(range(1, STEPS + 1))
+    assert sorted(run.curve()) == list(range(1, LONG + 1))
     assert len(run.events("incident")) == 3
 
 

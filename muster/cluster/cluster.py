@@ -1,0 +1,294 @@
+"""`LocalCluster`: bring a cluster up, break it, look at it, take it down; for CLI and tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from muster import process
+from muster.cluster import enter, packages
+from muster.cluster.folder import Folder, check_ours, stop, wait_end
+from muster.cluster.shape import Shape
+from muster.errors import TemporaryError, UnavailableError, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from muster.process import Completed
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+UP_TIMEOUT_S = 60.0
+VERB_TIMEOUT_S = 90.0
+BREAKS = ("lost", "gone", "ecc")
+VERBS = {
+    "kill": "off",
+    "start": "on",
+    "reboot": "reboot",
+    "replace": "replace",
+    "cut": "cut",
+    "uncut": "uncut",
+    "freeze": "freeze",
+    "thaw": "thaw",
+    "slurmd-kill": "slurmd-kill",
+    "slurmd-start": "slurmd-start",
+    "gpu-break": "gpu-break",
+}
+"""What one can do to a node, and the request of `machine.sh` that does it."""
+
+_RUN_MODULE = "import sys; sys.path[0] = {root!r}; from muster.cluster.{module} import main; main()"
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """One node: what Slurm says and what the hardware says."""
+
+    name: str
+    state: str
+    address: str
+    powered: bool
+    boot_id: str
+    gpus_ok: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """A cluster from outside. `state`: down, starting, up, stopping."""
+
+    name: str
+    state: str
+    folder: str
+    nodes: tuple[NodeStatus, ...]
+
+
+class LocalCluster:
+    """A cluster by its name; it need not be up."""
+
+    def __init__(self, name: str = "local", shape: Optional[Shape] = None) -> None:
+        self.folder = Folder.named(name)
+        self.shape = shape or Shape()
+        self.name = name
+
+    def up(self, owner_pid: Optional[int] = None, timeout_s: float = UP_TIMEOUT_S) -> bool:
+        """Bring it up until all nodes are idle. False: it was up already, in the same shape.
+
+        Args:
+            owner_pid: the cluster ends when this process ends; None: it stays until `down`.
+            timeout_s: longest wait for the nodes.
+
+        Raises:
+            UsageError: it is up in another shape, or there is no process `owner_pid`.
+            UnavailableError: packages or namespaces are missing, or it did not come up.
+        """
+        if owner_pid is not None and not Path(f"/proc/{owner_pid}").exists():
+            raise UsageError(f"--owner-pid {owner_pid}", "no such process", "give a living one")
+        packages.ensure()
+        packages.ensure_namespaces()
+        self.folder.make_home()
+        with self.folder.lock():
+            if self._is_up():
+                return False
+            self.folder.remove(keep_logs=False)
+            self._start(owner_pid, timeout_s)
+        return True
+
+    def down(self, *, keep_logs: bool = False) -> bool:
+        """End it, remove its files. False: it was not up; dead files are removed all the same."""
+        if not self.folder.home.exists():
+            return False
+        check_ours(self.folder.home)
+        with self.folder.lock():
+            was_up = stop(self.folder, keep_logs=keep_logs)
+            self.folder.remove(keep_logs=keep_logs)
+        return was_up
+
+    def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        node: Optional[str] = None,
+        user: Optional[str] = None,
+        timeout_s: float = 60.0,
+        input: Optional[str] = None,  # noqa: A002 - as process.run
+        env: Optional[Mapping[str, str]] = None,
+    ) -> Completed:
+        """Run a command on the head, or on a node, to its end. A bad end is a result."""
+        return process.run(self.exec_argv(argv, node=node, user=user), timeout_s, input, env)
+
+    def exec_argv(
+        self, argv: Sequence[str], *, node: Optional[str] = None, user: Optional[str] = None
+    ) -> list[str]:
+        """A command for `subprocess` that runs `argv` inside."""
+        options = ["--name", self.name]
+        options += ["--node", node] if node else []
+        options += ["--user", user] if user else []
+        code = _RUN_MODULE.format(root=str(CHECKOUT), module="cli")
+        return [sys.executable, "-c", code, "exec", *options, "--", *argv]
+
+    def enter(self, argv: Sequence[str], node: Optional[str], user: Optional[str]) -> int:
+        """Become the parent of a command inside; for the command line. See `enter.run`."""
+        if node is not None:
+            self._up_shape().check_node(node)
+        return enter.run(self.folder, enter.Order(argv, node=node, user=user))
+
+    def node(
+        self, verb: str, name: str, *, silent: bool = False, gpu: int = 0, how: str = "lost"
+    ) -> None:
+        """Do something to a node; returns when it is done to the machine, before Slurm knows.
+
+        Args:
+            verb: one of `VERBS`.
+            name: the node.
+            silent: for kill: without a last packet, so that no peer hears its connection close.
+            gpu: for gpu-break: the index of the GPU.
+            how: for gpu-break: one of `BREAKS`.
+
+        Raises:
+            UsageError: no such verb, node, or GPU.
+            TemporaryError: it did not work, such as thawing a node that is off.
+        """
+        if verb not in VERBS:
+            fix = f"use one of {', '.join(VERBS)}.{did_you_mean(verb, VERBS)}"
+            raise UsageError(f"node verb {verb!r}", "unknown", fix)
+        shape = self._up_shape()
+        shape.check_node(name)
+        if silent and verb != "kill":
+            raise UsageError(f"node {verb}", "--silent goes with kill only", "leave it out")
+        request = "silent-off" if silent else VERBS[verb]
+        argv = ["bash", str(self.folder.path / "lib/machine.sh"), request, name]
+        if verb == "gpu-break":
+            if not 0 <= gpu < shape.gpus or how not in BREAKS:
+                raise UsageError(
+                    f"GPU {gpu} {how}", "cannot be broken", f"0..{shape.gpus - 1}, {BREAKS}"
+                )
+            argv += [str(gpu), how]
+        order = ["machine", "--name", self.name, "--", *argv]
+        code = _RUN_MODULE.format(root=str(CHECKOUT), module="cli")
+        done = process.run([sys.executable, "-c", code, *order], VERB_TIMEOUT_S)
+        if not done.ok:
+            raise TemporaryError(f"node {verb} {name}", done.reason, "muster cluster status")
+
+    def run_machine(self, argv: Sequence[str]) -> int:
+        """Run one of our scripts with the rights of the hardware."""
+        return enter.run(self.folder, enter.Order(argv, machine=True))
+
+    def states(self) -> dict[str, str]:
+        """Node name -> Slurm's state, such as idle, mixed, down*, drained. Empty: no answer."""
+        done = self.exec(["timeout", "10", "sinfo", "-h", "-N", "-o", "%N %T"], timeout_s=20)
+        return dict(line.split() for line in done.out.splitlines()) if done.ok else {}
+
+    def status(self) -> Status:
+        """What there is, without waiting for anything."""
+        state = self._state()
+        if state.get("state") != "up":
+            return Status(self.name, state.get("state", "down"), str(self.folder.path), ())
+        done = self.exec(["timeout", "10", "sinfo", "-h", "-N", "-o", "%N|%T|%E"], timeout_s=20)
+        answers = dict(line.split("|", 1) for line in done.out.splitlines() if "|" in line)
+        shape = Shape.from_json(state["shape"])
+        nodes = tuple(
+            self._node_status(shape, n, answers.get(n, "no answer|")) for n in shape.names
+        )
+        return Status(self.name, "up", str(self.folder.path), nodes)
+
+    def _node_status(self, shape: Shape, name: str, answer: str) -> NodeStatus:
+        at = self.folder.path / "nodes" / name
+        state, _, reason = answer.partition("|")
+        gpus = (at / "gpus").read_text().splitlines()
+        return NodeStatus(
+            name=name,
+            state=state,
+            address=shape.address(name),
+            powered=(at / "pid").exists(),
+            boot_id=(at / "boot_id").read_text().strip(),
+            gpus_ok=sum("|ok|0" in line for line in gpus),
+            reason="" if reason == "none" else reason,
+        )
+
+    def _state(self) -> dict[str, Any]:
+        """The state file, if there is a living keeper behind it."""
+        link = self.folder.call_keeper()
+        if link is None:
+            return {}
+        link.close()
+        return self.folder.state()
+
+    def _up_shape(self) -> Shape:
+        state = self._state()
+        if state.get("state") != "up":
+            raise UnavailableError(
+                f"cluster {self.name!r}", "is not up", f"muster cluster up --name {self.name}"
+            )
+        return Shape.from_json(state["shape"])
+
+    def _is_up(self) -> bool:
+        """With the lock held: is it up as we want it? Waits for one whose caller has died."""
+        if os.path.lexists(self.folder.path):
+            check_ours(self.folder.path)
+        state = self._state()
+        if state.get("state") != "up":
+            wait_end(self.folder)
+            return False
+        if Shape.from_json(state["shape"]) != self.shape:
+            raise UsageError(
+                f"cluster {self.name!r}",
+                "is up in another shape",
+                f"muster cluster down --name {self.name}, or choose another --name",
+            )
+        return True
+
+    def _start(self, owner_pid: Optional[int], timeout_s: float) -> None:
+        """Start the keeper, hear from it, and hand the cluster over to it."""
+        order = {
+            "home": str(self.folder.home),
+            "name": self.name,
+            "shape": self.shape.to_json(),
+            "user": pwd.getpwuid(os.getuid()).pw_name,
+            "owner_pid": owner_pid,
+            "timeout_s": timeout_s,
+            "python": sys.executable,
+            "checkout": str(CHECKOUT),
+        }
+        code = _RUN_MODULE.format(root=str(CHECKOUT), module="keeper")
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            starter = subprocess.Popen(
+                [sys.executable, "-c", code, json.dumps(order), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+            theirs.close()
+            starter.wait(30)
+            ours.settimeout(timeout_s + 30)
+            answer = _answer(ours)
+            if "error" in answer:
+                wait_end(self.folder)
+                raise UnavailableError(
+                    f"cluster {self.name!r}",
+                    f"did not come up: {answer['error']}",
+                    f"read the logs in {self.folder.logs}",
+                )
+            ours.sendall(b"keep\n")
+
+
+def _answer(link: socket.socket) -> dict[str, Any]:
+    """The keeper's one line; an error if there is none."""
+    data = b""
+    try:
+        while not data.endswith(b"\n"):
+            chunk = link.recv(4096)
+            if not chunk:
+                return {"error": "its keeper died"}
+            data += chunk
+    except OSError as error:
+        return {"error": f"its keeper is silent ({error})"}
+    return dict(json.loads(data))
