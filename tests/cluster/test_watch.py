@@ -115,7 +115,8 @@ def test_a_gpu_fault_seen_by_slurms_health_check_ends_in_a_fit_node(
     try:
         until(lambda: "muster:gpu_count:hardware:replace" in place.shown("n1"))
     except AssertionError:
-        pytest.fail(f"not drained; the health check said:\n{log.read_text()[-3000:]}")
+        said = log.read_text()[-3000:]
+        pytest.fail(f"not drained: {place.shown('n1')}\nthe health check said:\n{said}")
     assert f"boot={before[:8]}" in place.shown("n1")
     with place.watching():
         until(lambda: "returned" in place.names("n1"))

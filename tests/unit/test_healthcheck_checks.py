@@ -104,7 +104,7 @@ GPU_ROWS = {
         "nvidia_smi": ("PASS", "none"), "gpu_count": ("FAIL", "replace")}),
     "one more": (EIGHT + "\n" + row(9), "", 0, {"gpu_count": ("WARN", "none")}),
     "an error line is no GPU": (EIGHT[: EIGHT.rindex("\n")] + "\n" + LOST, "", 15, {
-        "nvidia_smi": ("FAIL", "replace"), "gpu_lost": ("FAIL", "reboot"),
+        "nvidia_smi": ("FAIL", "reboot"), "gpu_lost": ("FAIL", "reboot"),
         "gpu_count": ("FAIL", "replace")}),
     "lost, on stderr": (EIGHT, LOST, 0, {"gpu_lost": ("FAIL", "reboot")}),
     "lost, in a field": (EIGHT.replace(row(3), row(3, "[GPU is lost]")), "", 0, {

@@ -194,6 +194,8 @@ def test_a_failed_verification_is_tried_again_then_counts_as_a_failure() -> None
 def test_after_a_restart_the_command_counts_as_given(phase: str) -> None:
     again = after_restart(record(phase, acted_at=NOW - 60))
     assert next_action(node("IDLE+DRAIN"), again, SITE, NOW, Budget(1)).kind == "wait"
+    booted = node("DOWN+DRAIN", booted=-5)
+    assert next_action(booted, again, SITE, NOW, Budget(1)).kind == "verify"
 
 
 def test_budget_is_the_tightest_of_the_partitions() -> None:

@@ -1,0 +1,63 @@
+"""`muster check` and `muster watch`: arguments here, work in check_node.py and watch.py.
+
+Those are imported only when their verb runs: a health check starts every few seconds on every
+node, and `muster run` should not pay for it either.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+# As healthcheck.registry.MODES, which is imported only when a check runs; a test compares them.
+MODES = ("gate", "periodic", "return", "prolog", "epilog")
+
+
+def add_parser(verbs: argparse._SubParsersAction[Any]) -> None:
+    """Add the two verbs to the command line."""
+    _add_check(verbs)
+    _add_watch(verbs)
+
+
+def _add_check(verbs: argparse._SubParsersAction[Any]) -> None:
+    parser = verbs.add_parser("check", help="is this node fit? exit 0 yes, 1 no")
+    parser.add_argument("--when", choices=MODES, default="gate", help="which set of checks (gate)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object per line")
+    form.add_argument("--nagios", action="store_true", help="one line, exit code 0, 1, 2 or 3")
+    parser.add_argument("--act", action="store_true", help="drain this node when hardware failed")
+    parser.add_argument("--dry-run", action="store_true", help="with --act: say it, do not do it")
+    parser.add_argument("--profile", metavar="NAME", help="what a fit node has (site: profile)")
+    parser.add_argument(
+        "--shared", metavar="PATH", action="append", default=[], type=Path,
+        help="a folder that must be shared and writable; may be given again",
+    )  # fmt: skip
+    parser.add_argument(
+        "--reference-time", metavar="UNIX", type=float, help="the right time, to test the clock"
+    )
+    parser.add_argument("--node-root", metavar="DIR", type=Path, default=Path("/"),
+                        help="read /proc and /sys under this folder (for tests)")  # fmt: skip
+    parser.set_defaults(func=_check, verb="check")
+
+
+def _add_watch(verbs: argparse._SubParsersAction[Any]) -> None:
+    parser = verbs.add_parser("watch", help="on the controller: replace and return drained nodes")
+    parser.add_argument("--once", action="store_true", help="one round, then exit")
+    parser.add_argument("--interval", metavar="S", type=float, default=5.0, help="seconds (5)")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
+    parser.add_argument("--log", metavar="FILE", type=Path, help="JSON lines (actions.jsonl)")
+    parser.add_argument("--state", metavar="FILE", type=Path, help="where phases are kept")
+    parser.set_defaults(func=_watch, verb="watch")
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from healthcheck.check_node import main  # noqa: PLC0415  (see above)
+
+    return main(arguments)
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    from healthcheck.watch import main  # noqa: PLC0415  (see above)
+
+    return main(arguments)

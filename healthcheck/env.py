@@ -1,0 +1,104 @@
+"""The only door from the checks to the outside: programs, files, file systems and the clock.
+
+Everything behind it can hang on a sick node, so everything has a time limit, and the limits add up
+to that of the whole run. Tests give another root for /proc and /sys and put small fake programs
+first on PATH; the code is the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Optional
+
+from muster.process import Completed, run
+
+_POLL_S = 0.005
+
+
+class ProbeTimeoutError(Exception):
+    """A probe did not come back within its time limit."""
+
+
+class Env:
+    """A door that closes `limit_s` seconds after it was opened.
+
+    Args:
+        root: stands for / when /proc and /sys are read.
+        limit_s: for everything that goes through this door together.
+    """
+
+    def __init__(self, root: Path, limit_s: float) -> None:
+        self._root = root
+        self._ends = time.monotonic() + limit_s
+
+    def left_s(self) -> float:
+        """Seconds that this run still has."""
+        return self._ends - time.monotonic()
+
+    def now(self) -> float:
+        """The node's clock, Unix seconds."""
+        return time.time()
+
+    def run(self, argv: list[str], timeout_s: float) -> Completed:
+        """A command, at most `timeout_s` seconds and what the run has left."""
+        return run(argv, timeout_s=max(0.01, min(timeout_s, self.left_s())))
+
+    def read(self, path: str) -> Optional[str]:
+        """A file under /proc or /sys, stripped; None when it cannot be read."""
+        try:
+            return (self._root / path.lstrip("/")).read_text(errors="replace").strip()
+        except OSError:
+            return None
+
+    def names(self, path: str) -> list[str]:
+        """Names in a folder under /proc or /sys; empty when there is none."""
+        try:
+            return sorted(entry.name for entry in (self._root / path.lstrip("/")).iterdir())
+        except OSError:
+            return []
+
+    def probe(self, function: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str, Any]:
+        """What `function` returns, run in a child: a mount that hangs holds whoever touches it.
+
+        The child is a fork, which costs a millisecond where a new Python costs twenty.
+
+        Raises:
+            ProbeTimeoutError: no answer in time; a child that cannot be killed is left behind.
+        """
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _answer(function, writer)
+        os.close(writer)
+        try:
+            return self._collect(child, reader, min(timeout_s, self.left_s()))
+        finally:
+            os.close(reader)
+
+    def _collect(self, child: int, reader: int, timeout_s: float) -> dict[str, Any]:
+        ends = time.monotonic() + timeout_s
+        while os.waitpid(child, os.WNOHANG)[0] == 0:
+            if time.monotonic() > ends:
+                os.kill(child, signal.SIGKILL)
+                time.sleep(_POLL_S)
+                os.waitpid(child, os.WNOHANG)
+                raise ProbeTimeoutError
+            time.sleep(_POLL_S)
+        said = os.read(reader, 1 << 16)
+        if not said:
+            raise ProbeTimeoutError
+        answer: dict[str, Any] = json.loads(said)
+        return answer
+
+
+def _answer(function: Callable[[], dict[str, Any]], writer: int) -> None:
+    """The child's whole life; nothing of the parent's output may be flushed a second time."""
+    try:
+        os.write(writer, json.dumps(function()).encode())
+    finally:
+        os._exit(0)

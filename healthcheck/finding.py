@@ -1,0 +1,73 @@
+"""What a check says about a node, as data that people, srun and Slurm can carry.
+
+A check yields `Result`s: status and detail. Class, action and fix come from the policy table alone
+and make a `Finding` of it, so that no check decides what is done to a node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Optional
+
+Status = Literal["PASS", "WARN", "FAIL", "SKIP", "UNKNOWN"]
+"""SKIP: does not apply here. UNKNOWN: the probe failed; counts neither as passed nor as failed."""
+Class = Literal["hardware", "software", "configuration", "storage", "network"]
+Action = Literal["none", "reset", "reboot", "drain", "replace"]
+
+LONGEST_DETAIL = 240
+"""Characters; a finding as JSON stays below 900 bytes, which srun carries in one piece."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a check saw; `rule` names its row of the policy table, None: the check's own name."""
+
+    status: Status
+    detail: str
+    rule: Optional[str] = None
+    gpu: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A result with what the policy says about it; `detail` continues 'node n3 ...'."""
+
+    check: str
+    status: Status
+    class_: Class
+    action: Action
+    detail: str
+    fix: str
+    gpu: Optional[str] = None
+
+    def as_json(self) -> dict[str, object]:
+        """The finding for `--json`."""
+        return {
+            "check": self.check,
+            "status": self.status,
+            "class": self.class_,
+            "action": self.action,
+            "detail": self.detail,
+            "gpu": self.gpu,
+        }
+
+
+def plain(text: str, longest: int = LONGEST_DETAIL) -> str:
+    """Printable ASCII on one line without quotes and backslashes, cut at `longest` characters."""
+    kept = re.sub(r"[^\x20-\x7e]+", " ", text).translate(str.maketrans("", "", "\"'`\\"))
+    short = " ".join(kept.split())
+    return short if len(short) <= longest else short[: longest - 3] + "..."
+
+
+def unfit(findings: Sequence[Finding], when: str) -> list[Finding]:
+    """The findings that make the node unfit.
+
+    In a prolog or epilog a non-zero exit makes Slurm drain the node, so there only faults of the
+    node itself count: a file server that is away must not drain every node that starts a job.
+    """
+    failed = [finding for finding in findings if finding.status == "FAIL"]
+    if when in ("prolog", "epilog"):
+        return [finding for finding in failed if finding.class_ in ("hardware", "software")]
+    return failed

@@ -1,0 +1,144 @@
+"""What the tests of recipes share: loading a recipe's files, and starting its ranks."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 180  # generous: CI machines are slow and shared
+
+
+def load_recipe(name: str) -> Any:
+    """The modules of a recipe by name. Several recipes have a model.py, so none stays imported."""
+    folder = ROOT / "recipes" / name
+    names = sorted(path.stem for path in folder.glob("*.py"))
+    kept = {n: sys.modules.pop(n) for n in names if n in sys.modules}
+    sys.path.insert(0, str(folder))
+    try:
+        return SimpleNamespace(**{n: importlib.import_module(n) for n in names})
+    finally:
+        sys.path.remove(str(folder))
+        for n in names:
+            sys.modules.pop(n, None)
+        sys.modules.update(kept)
+
+
+@pytest.fixture(scope="session")
+def fsdp() -> Any:
+    pytest.importorskip("torch")
+    return load_recipe("llama2_fsdp")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@dataclass
+class Ranks:
+    """The processes of one attempt, started as the supervisor would, without one."""
+
+    run_dir: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def codes(self) -> list[int]:
+        deadline = time.monotonic() + TIMEOUT_S
+        try:
+            return [p.wait(max(0.1, deadline - time.monotonic())) for p in self.processes]
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"ranks still run after {TIMEOUT_S} s: {self.logs()}")
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def logs(self) -> list[str]:
+        return [p.read_text() for p in sorted(self.run_dir.glob("rank_*.log"))]
+
+    def errors(self) -> list[str]:
+        return [p.read_text() for p in sorted(self.run_dir.glob("rank_*.err"))]
+
+    def metrics(self) -> dict[int, dict[str, Any]]:
+        return {line["step"]: line for line in read_lines(self.run_dir / "metrics.jsonl")}
+
+    def done(self) -> dict[str, Any] | None:
+        path = self.run_dir / "DONE"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def checkpoints(self) -> list[str]:
+        return sorted(p.name for p in (self.run_dir / "checkpoints").glob("*"))
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            assert time.monotonic() < deadline, self.errors()
+            assert any(p.poll() is None for p in self.processes), self.errors()
+            time.sleep(0.01)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+Launch = Callable[..., Ranks]
+
+
+@pytest.fixture(scope="session")
+def launch() -> Iterator[Launch]:
+    """launch(recipe folder, RUN_DIR, world size, *words, **environment) -> Ranks."""
+    started: list[Ranks] = []
+
+    def start(folder: Path, run_dir: Path, world_size: int, *words: str, **more: str) -> Ranks:
+        beats = run_dir / "beats"
+        beats.mkdir(parents=True, exist_ok=True)
+        port = free_port()
+        ranks = Ranks(run_dir)
+        started.append(ranks)
+        for rank in range(world_size):
+            env = {
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": str(ROOT),
+                "OMP_NUM_THREADS": "1",
+                "MUSTER_RUN_DIR": str(run_dir),
+                "MUSTER_RECIPE_DIR": str(folder),
+                "MUSTER_BEAT_DIR": str(beats),
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(world_size),
+                "LOCAL_WORLD_SIZE": str(world_size),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                **more,
+            }
+            with (
+                (run_dir / f"rank_{rank}.log").open("wb") as out,
+                (run_dir / f"rank_{rank}.err").open("wb") as err,
+            ):
+                command = [sys.executable, str(folder / "train.py"), *words]
+                process = subprocess.Popen(
+                    command, cwd=folder, env=env, stdout=out, stderr=err, stdin=subprocess.DEVNULL
+                )
+            ranks.processes.append(process)
+        return ranks
+
+    yield start
+    for ranks in started:
+        ranks.kill()

@@ -1,0 +1,274 @@
+"""Text to tokens: every format, every mistake, killed in the middle, twice at once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tokenizers")
+pytestmark = pytest.mark.torch
+
+RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "llama2_fsdp"
+TOKENIZER = RECIPE / "corpus" / "tokenizer.json"
+TEXTS = ["To be, or not to be.\nThat is the question.\n", "Zwölf Boxkämpfer — \U0001f3ad\n"]
+TIMEOUT_S = 120
+
+
+def start(*words: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, str(RECIPE / "prepare.py"), *map(str, words)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd="/")
+
+
+def prepare(*words: str | Path) -> tuple[int, str, str]:
+    process = start(*words)
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, out, err
+
+
+def read(folder: Path) -> tuple[Any, dict[str, Any]]:
+    meta = json.loads((folder / "meta.json").read_text())
+    return np.fromfile(folder / "tokens.bin", dtype=meta["dtype"]), meta
+
+
+def write_txt(folder: Path) -> None:
+    for number, text in enumerate(TEXTS):
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+
+
+def write_txt_xz(folder: Path) -> None:
+    for number, text in enumerate(TEXTS):
+        (folder / f"{number}.txt.xz").write_bytes(lzma.compress(text.encode()))
+
+
+def write_jsonl(folder: Path) -> None:
+    lines = [json.dumps({"text": text, "other": 1}) for text in TEXTS]
+    (folder / "a.jsonl").write_text("\n\n".join(lines))
+
+
+def write_jsonl_gz(folder: Path) -> None:
+    write_jsonl(folder)
+    plain = folder / "a.jsonl"
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+
+
+def write_parquet(folder: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"id": [1, 2], "text": TEXTS}), folder / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    "write", [write_txt, write_txt_xz, write_jsonl, write_jsonl_gz, write_parquet]
+)
+def test_every_format_gives_the_same_tokens(tmp_path: Path, write: Any) -> None:
+    from tokenizers import Tokenizer
+
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in")
+    code, _, err = prepare(
+        "--input", tmp_path / "in", "--tokenizer", TOKENIZER, "--out", tmp_path / "out"
+    )
+    assert (code, err) == (0, "")
+    tokens, meta = read(tmp_path / "out")
+    tokenizer = Tokenizer.from_file(str(TOKENIZER))
+    want = [number for text in TEXTS for number in [*tokenizer.encode(text).ids, 0]]
+    assert tokens.tolist() == want
+    assert (meta["eod"], meta["vocab_size"], meta["dtype"]) == (0, 1024, "uint16")
+    first, second = np.flatnonzero(tokens == 0)
+    assert tokenizer.decode(tokens[:first].tolist()) == TEXTS[0]
+    assert tokenizer.decode(tokens[first + 1 : second].tolist()) == TEXTS[1]
+
+
+def test_the_shipped_corpus_is_what_it_says(tmp_path: Path) -> None:
+    code, out, _ = prepare("--out", tmp_path / "out")
+    assert code == 0
+    assert "484,949 tokens of 9 files, uint16" in out
+    tokens, meta = read(tmp_path / "out")
+    assert (tokens == meta["eod"]).sum() == 9
+    assert len(set(tokens.tolist())) > 800
+    before = (tmp_path / "out" / "tokens.bin").stat().st_mtime_ns
+    assert "is there: 484,949 tokens" in prepare("--out", tmp_path / "out")[1]
+    corpus = ("--input", RECIPE / "corpus", "--out", tmp_path / "out")
+    assert "up to date" in prepare(*corpus)[1]
+    assert (tmp_path / "out" / "tokens.bin").stat().st_mtime_ns == before
+    assert sum(p.stat().st_size for p in (RECIPE / "corpus").iterdir()) < 480_000
+
+
+def test_sentencepiece_as_of_llama_2(tmp_path: Path) -> None:
+    spm = pytest.importorskip("sentencepiece")
+    with lzma.open(RECIPE / "corpus" / "macbeth.txt.xz", "rt") as file:
+        (tmp_path / "macbeth.txt").write_text(file.read())
+    spm.SentencePieceTrainer.train(
+        input=str(tmp_path / "macbeth.txt"),
+        model_prefix=str(tmp_path / "tokenizer"),
+        vocab_size=400,
+        model_type="bpe",
+        byte_fallback=True,
+        minloglevel=5,
+    )
+    model = tmp_path / "tokenizer.model"
+    out = tmp_path / "out"
+    words = ("--input", tmp_path / "macbeth.txt", "--tokenizer", model, "--out", out)
+    assert prepare(*words)[0] == 0
+    tokens, meta = read(out)
+    pieces = spm.SentencePieceProcessor(model_file=str(model))
+    want = pieces.encode((tmp_path / "macbeth.txt").read_text())
+    assert tokens.tolist() == [*want, pieces.eos_id()]
+    assert (meta["vocab_size"], meta["eod"]) == (400, pieces.eos_id())
+    assert prepare(*words, "--end", "nonsense")[0] == 65
+
+
+def test_large_vocabularies_take_four_bytes(tmp_path: Path, fsdp: Any) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    tokenizer = fsdp.prepare.Tokenizer(lambda texts: [[70_000] for _ in texts], 100_000, 99_999)
+    fsdp.prepare.write_tokens(tmp_path / "out", [tmp_path / "a.txt"], tokenizer, {})
+    tokens, meta = read(tmp_path / "out")
+    assert meta["dtype"] == "uint32"
+    assert tokens.tolist() == [70_000, 99_999]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("a.txt", b"abc\xff", "a.txt: unreadable"),
+        ("a.jsonl", b'{"text": "ok"}\n{"text": 5}\n', "a.jsonl:2: expected a JSON object"),
+        ("a.jsonl", b'{"text": "ok"}\nnot json\n', "a.jsonl:2"),
+        ("a.jsonl", b'{"txt": "ok"}\n', "a.jsonl:1"),
+        ("a.jsonl", b'["text"]\n', "a.jsonl:1"),
+        ("a.txt.xz", b"not xz", "a.txt.xz: unreadable"),
+        ("a.txt.xz", lzma.compress(b"cut short" * 99)[:-9], "a.txt.xz: unreadable"),
+        ("a.txt.gz", gzip.compress(b"cut short" * 99)[:-9], "a.txt.gz: unreadable"),
+        ("a.parquet", b"not parquet", "a.parquet: unreadable"),
+        ("a.pdf", b"", "holds no text"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, name: str, content: bytes, part: str) -> None:
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / name).write_bytes(content)
+    code, out, err = prepare(
+        "--input", tmp_path / "in", "--tokenizer", TOKENIZER, "--out", tmp_path / "out"
+    )
+    assert (code, out) == (65, "")
+    assert part in err
+    assert ". Fix: " in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out" / "meta.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        (["--input", "/nowhere.txt"], 65, "/nowhere.txt: file not found"),
+        (["--input", str(TOKENIZER)], 65, "not a kind of file"),
+        (["--tokenizer", "/nowhere.json"], 65, "/nowhere.json: file not found"),
+        (["--tokenizer", str(RECIPE / "config.yaml")], 65, "not a tokenizer.json"),
+        (["--end", "<nothing>"], 65, "has no token <nothing>"),
+        (["--outt"], 64, "unrecognized arguments"),
+        (["--out", "/proc/nowhere"], 74, "/proc/nowhere"),
+    ],
+)
+def test_bad_arguments_are_one_line(tmp_path: Path, words: list[str], code: int, part: str) -> None:
+    out = [] if "--out" in words else ["--out", str(tmp_path)]
+    got, _, err = prepare(*words, *out)
+    assert got == code, err
+    assert part in err
+    assert err.count("\n") == 1
+
+
+def test_parquet_without_the_column(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    for name, table in (("a", {"body": ["x"]}), ("b", {"text": [1]})):
+        pq.write_table(pa.table(table), tmp_path / f"{name}.parquet")
+        code, _, err = prepare("--input", tmp_path / f"{name}.parquet", "--out", tmp_path / "out")
+        assert code == 65
+        assert "text" in err
+        assert err.count("\n") == 1
+
+
+def test_killed_in_the_middle_leaves_nothing_that_looks_ready(tmp_path: Path, fsdp: Any) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "in").mkdir()
+    big = json.dumps({"text": "to be or not to be " * 1000})
+    with (tmp_path / "in" / "a.jsonl").open("w") as file:
+        for _ in range(600):  # 11 MB: three batches, so that tokens are on disk before the end
+            file.write(big + "\n")
+    words = ("--input", tmp_path / "in", "--tokenizer", TOKENIZER, "--out", out)
+    process = start(*words)
+    deadline = time.monotonic() + TIMEOUT_S
+    while not [p for p in out.glob(".tokens.bin.*.tmp") if p.stat().st_size]:
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+    process.kill()
+    process.communicate()
+    assert not (out / "meta.json").exists()
+    assert not (out / "tokens.bin").exists()
+    with pytest.raises(fsdp.errors.Stop, match=r"python prepare\.py"):
+        fsdp.data.open_samples(out, 128, 0)
+    assert prepare(*words)[0] == 0
+    assert sorted(p.name for p in out.iterdir()) == ["meta.json", "tokens.bin"]
+    assert fsdp.data.open_samples(out, 128, 0).num_train > 1000
+
+
+def test_two_at_once_and_readers_never_see_half(tmp_path: Path, fsdp: Any) -> None:
+    out = tmp_path / "out"
+    processes = [start("--out", out) for _ in range(2)]
+    sizes = set()
+    while any(p.poll() is None for p in processes):
+        if (out / "meta.json").exists():
+            sizes.add(fsdp.data.open_samples(out, 128, 0).num_train)
+        time.sleep(0.002)
+    assert [p.communicate()[1] for p in processes] == ["", ""]
+    assert [p.returncode for p in processes] == [0, 0]
+    assert sizes <= {3788}
+    assert sorted(p.name for p in out.iterdir()) == ["meta.json", "tokens.bin"]
+
+
+def test_preparing_other_text_replaces_the_first(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for text in ("first", "the second one"):
+        (tmp_path / "a.txt").write_text(text)
+        assert prepare("--input", tmp_path / "a.txt", "--out", out)[0] == 0
+        tokens, meta = read(out)
+        assert len(tokens) == meta["num_tokens"]
+    assert prepare("--out", out)[0] == 0  # as a job does: own data is not replaced by the plays
+    assert read(out)[1] == meta
+
+
+def test_in_a_job_data_goes_into_the_folder_that_was_submitted(tmp_path: Path) -> None:
+    command = [sys.executable, str(RECIPE / "prepare.py")]
+    env = {"PATH": os.environ["PATH"], "MUSTER_RECIPE_DIR": str(tmp_path)}
+    subprocess.run(command, env=env, check=True, timeout=TIMEOUT_S, cwd="/", capture_output=True)
+    assert read(tmp_path / "data")[1]["num_tokens"] == 484_949
+
+
+def test_full_disk_is_one_line(tmp_path: Path) -> None:
+    if os.geteuid() != 0 or not shutil.which("mount"):
+        pytest.skip("needs root to mount a small file system")
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "t", small], check=True, timeout=20)
+    try:
+        code, _, err = prepare("--out", small / "out")
+        assert code == 74
+        assert "No space left" in err
+        assert err.count("\n") == 1
+    finally:
+        subprocess.run(["umount", small], check=True, timeout=20)
