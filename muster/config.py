@@ -32,7 +32,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(str(path), "no such file", "name an existing file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(str(path), str(error), "make it a readable text file") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-13-45
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise ConfigError(
@@ -61,7 +61,7 @@ def override(values: dict[str, Any], assignments: Sequence[str]) -> dict[str, An
             place = inner
         try:
             place[last] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:
             raise ConfigError(assignment, "the value is not YAML", "quote it") from error
     return result
 

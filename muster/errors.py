@@ -28,7 +28,8 @@ class MusterError(Exception):
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        line = f"{self.where}: {self.what.rstrip('.')}. Fix: {self.fix}"
+        what = self.what.rstrip(".")
+        line = f"{self.where}: {what}{'' if what.endswith(('?', '!')) else '.'} Fix: {self.fix}"
         return " ".join(line.split())
 
 

@@ -71,7 +71,7 @@ def run(
         input: text for its standard input; None: empty.
         env: its whole environment; None: ours.
     """
-    with _memory() as stdin, _memory() as out, _memory() as err:
+    with memory_file() as stdin, memory_file() as out, memory_file() as err:
         stdin.write((input or "").encode())
         stdin.seek(0)
         try:
@@ -107,7 +107,7 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
         child.returncode = -signal.SIGKILL  # else Popen.__del__ warns and keeps it for ever
 
 
-def _memory() -> BinaryIO:
+def memory_file() -> BinaryIO:
     """An anonymous file in memory; a temporary file where the system has no memfd."""
     if hasattr(os, "memfd_create"):
         return cast("BinaryIO", os.fdopen(os.memfd_create("muster"), "w+b"))

@@ -40,9 +40,10 @@ class Budget:
     """When to stop trying. Progress, not the number of failures, keeps a run alive."""
 
     same_place: int = 2  # software failures at the same training step without progress
-    no_progress: int = 6  # failures of any kind in a row without a new training step
+    no_progress: int = 8  # failures of any kind in a row without a new training step
     attempts: int = 200
     leave_s: float = 120.0  # wait for ranks that were asked to save and leave
+    storage_s: float = 3600.0  # wait for a full or failing file system to recover
 
 
 @dataclass(frozen=True)
@@ -105,22 +106,26 @@ def _check(recipe: Recipe, where: str) -> None:
     for command in recipe.commands:
         if names.count(command.name) > 1:
             raise ConfigError(f"{where}: commands", f"'{command.name}' twice", "give unique names")
-        if not command.run.strip():
-            raise ConfigError(f"{where}: commands: {command.name}", "'run' is empty", "add a line")
-        if command.done_by not in ("DONE", "exit"):
-            raise ConfigError(
-                f"{where}: commands: {command.name}: done_by",
-                f"'{command.done_by}' is unknown",
-                "use DONE or exit",
-            )
+        _check_command(command, f"{where}: commands: {command.name}")
     _check_patience(recipe, where)
+
+
+def _check_command(command: Command, where: str) -> None:
+    if not command.run.strip():
+        raise ConfigError(where, "'run' is empty", "add a line")
+    if command.done_by not in ("DONE", "exit"):
+        raise ConfigError(
+            f"{where}: done_by", f"'{command.done_by}' is unknown", "use DONE or exit"
+        )
+    if command.time_limit_s is not None and not command.time_limit_s > 0:
+        raise ConfigError(f"{where}: time_limit_s", "must be above 0", "leave it out")
 
 
 def _check_patience(recipe: Recipe, where: str) -> None:
     for part, names in (
         ("hang", ("floor_s", "factor", "setup_s", "save_s", "eval_s")),
-        ("budget", ("same_place", "no_progress", "attempts", "leave_s")),
+        ("budget", ("same_place", "no_progress", "attempts", "leave_s", "storage_s")),
     ):
         for name in names:
-            if getattr(getattr(recipe, part), name) <= 0:
+            if not getattr(getattr(recipe, part), name) > 0:  # NaN is not either
                 raise ConfigError(f"{where}: {part}.{name}", "must be above 0", "give more than 0")

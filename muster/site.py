@@ -16,6 +16,7 @@ from muster.config import build, read_yaml
 from muster.errors import ConfigError
 
 DEFAULT_PATH = Path("/etc/muster/site.yaml")
+_SHORTEST_LEASE_S = 3.5  # below twice what guards take for a sign of life they would never act
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,13 @@ def load_site(path: Optional[Path] = None) -> Site:
             f"{source}: max_unfit_fraction", f"{site.max_unfit_fraction} is not from 0 to 1", "0.1"
         )
     for name in ("gate_timeout_s", "lost_after_s", "lease_s", "requeue_wait_s"):
-        if getattr(site, name) <= 0:
+        if not getattr(site, name) > 0:  # NaN is not either
             raise ConfigError(f"{source}: {name}", "must be above 0", f"{name}: 10")
+    if site.lease_s < _SHORTEST_LEASE_S:
+        what = (
+            f"{site.lease_s:g} is below {_SHORTEST_LEASE_S:g}, the supervisor writes every second"
+        )
+        raise ConfigError(f"{source}: lease_s", what, "lease_s: 15")
+    if site.ranks_per_node is not None and site.ranks_per_node < 1:
+        raise ConfigError(f"{source}: ranks_per_node", "is below 1", "leave it out or give 1 to 16")
     return site

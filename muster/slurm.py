@@ -6,6 +6,7 @@ takes a dead node out of the allocation.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ _PAIR = re.compile(r"(?:^|\s)([A-Z][A-Za-z_:/]*)=")
 _REASON = re.compile(r"(?P<text>.*?)(?: \[(?P<user>[^@\]\s]+)@(?P<time>[^\]]+)\])?$")
 # These fields stand alone on their line and may hold blanks and equals signs.
 _WHOLE_LINE = ("Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Reason", "Comment", "Extra")
+_REST_OF_LINE = ("JobName",)  # a user's free text, last on its line
 _LOST = frozenset({"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN"})
 _CLOSED = frozenset({"DRAIN", "MAINT", "REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT"})
 
@@ -82,21 +84,23 @@ def fields(block: str) -> dict[str, str]:
             continue
         starts = list(_PAIR.finditer(text))
         for match, following in zip(starts, [*starts[1:], None]):
-            end = following.start() if following else len(text)
-            found.setdefault(match[1], text[match.end() : end].strip())
+            if following is None or match[1] in _REST_OF_LINE:
+                found.setdefault(match[1], text[match.end() :].strip())
+                break
+            found.setdefault(match[1], text[match.end() : following.start()].strip())
     return found
 
 
 def parse_job(block: str, nodes: list[str]) -> Job:
     """A job from its record; `nodes` is its NodeList written out."""
     values = fields(block)
-    batch_host = values.get("BatchHost", "(null)")
+    batch_host, restarts = values.get("BatchHost", "(null)"), values.get("Restarts", "0")
     return Job(
         job_id=values["JobId"],
         state=values.get("JobState", "UNKNOWN"),
         nodes=nodes,
         batch_host=None if batch_host in ("", "(null)") else batch_host,
-        restarts=int(values.get("Restarts", "0")),
+        restarts=int(restarts) if restarts.isdigit() else 0,
         command=values.get("Command", ""),
         requeue=values.get("Requeue", "0") == "1",
         reason=values.get("Reason", ""),
@@ -160,6 +164,8 @@ def show_job(job_id: str) -> Job:
         UnavailableError: Slurm does not answer, or knows no such job.
     """
     block = _scontrol("show", "job", job_id)
+    if "JobId" not in fields(block):
+        raise UnavailableError(f"scontrol show job {job_id}", "no record", "see 'scontrol ping'")
     return parse_job(block, hostnames(fields(block).get("NodeList", "")))
 
 
@@ -207,6 +213,7 @@ def script_of(job: Job) -> Optional[Path]:
     words = job.command.split(" ")
     for count in range(len(words), 0, -1):
         path = Path(" ".join(words[:count]))
-        if path.is_file():
-            return path
+        with contextlib.suppress(OSError):  # with long arguments it is too long for a file's name
+            if path.is_file():
+                return path
     return None

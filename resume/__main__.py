@@ -3,22 +3,44 @@
 One process saves files that exist already: they are moved into the checkpoint, sealed, published.
 """
 
+import os
+import shutil
 import sys
 from pathlib import Path
 
+from resume.checkpoint import CheckpointError, Fenced, StorageError
 from resume.run import Run
+
+CODES = {Fenced: 75, StorageError: 74}
 
 
 def main(argv: list[str]) -> int:
-    """Save one checkpoint for a world of one rank; returns 0, or 64 when called wrongly."""
-    if len(argv) < 3 or argv[0] != "save" or not argv[1].isdigit():
+    """Save one checkpoint for a world of one rank; returns 0, or a code of exit_codes.md."""
+    if len(argv) < 3 or argv[0] != "save" or not argv[1].isdecimal():
         print("usage: python3 -m resume save STEP FILE...", file=sys.stderr)
         return 64
-    draft = Run.from_env().begin_checkpoint(int(argv[1]))
-    moved = [Path(name).rename(draft.dir / Path(name).name) for name in argv[2:]]
-    draft.seal(moved)
-    draft.publish()
+    missing = [name for name in argv[2:] if not Path(name).is_file()]
+    if missing:
+        print(f"resume save: {missing[0]}: no such file. Fix: write it first", file=sys.stderr)
+        return 65
+    os.environ.pop("MUSTER_BEAT_DIR", None)  # the trainer beats: signals are for its process
+    try:
+        _save(Run.from_env(), int(argv[1]), [Path(name) for name in argv[2:]])
+    except CheckpointError as error:
+        print(f"resume save: {error}", file=sys.stderr)
+        return CODES.get(type(error), 1)
     return 0
 
 
-sys.exit(main(sys.argv[1:]))
+def _save(run: Run, step: int, files: list[Path]) -> None:
+    draft = run.begin_checkpoint(step)
+    try:
+        moved = [Path(shutil.move(path, draft.dir / path.name)) for path in files]
+    except OSError as error:
+        raise StorageError(f"checkpoint {draft.dir.name}: {error}") from error
+    draft.seal(moved)
+    draft.publish()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -130,6 +130,7 @@ class Attempt:
             node=verdict.node,
             why=verdict.why,
             last_step=metrics.last_step,
+            repeatable=verdict.repeatable,
             exit_codes={str(rank): code for rank, code in evidence.exits.items()},
         )
 

@@ -14,18 +14,20 @@ Standard library only: recipes import it through `resume`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
-from resume.durable import fsync_dir, fsync_file, read_json, write_json
+from resume.durable import fsync_dir, fsync_file, json_text, read_json, write_json
 
 MANIFEST = "manifest.json"
 _PUBLISHED = re.compile(r"step_(\d{8,})")
@@ -132,17 +134,16 @@ class CheckpointDraft:
         """
         if self.rank != 0:
             return
-        if self.published.exists():  # an attempt before this one came as far: keep that one
-            shutil.rmtree(self.dir, ignore_errors=True)
-            return
-        files = self._collect_seals(time.monotonic() + timeout_s)
         body = {
             "step": self.step,
             "attempt": self.attempt,
             "world_size": self.world_size,
-            "files": files,
-            "meta": meta or {},
+            "files": self._collect_seals(time.monotonic() + timeout_s),
+            "meta": json.loads(json.dumps(meta or {})),  # as a reader gets it: {1: 2} is {"1": 2}
         }
+        if self.published.exists():  # written once; and only now no rank writes to the draft
+            shutil.rmtree(self.dir, ignore_errors=True)
+            return
         try:
             for rank in range(self.world_size):
                 self._seal_file(rank).unlink()
@@ -200,11 +201,16 @@ def _published(checkpoints_dir: Path) -> list[tuple[int, Path]]:
 
 def read_manifest(path: Path) -> tuple[Optional[dict[str, Any]], list[str]]:
     """(body, problems) of a published checkpoint's manifest; body is None when it is unusable."""
-    manifest = read_json(path / MANIFEST)
+    try:
+        text = (path / MANIFEST).read_bytes().decode()
+        manifest = json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        manifest = None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("body"), dict):
         return None, [f"{MANIFEST} is missing or unreadable"]
     body: dict[str, Any] = manifest["body"]
-    if manifest.get("sha256") != _digest_body(body):
+    # Byte for byte what was written: a blank that has become another byte is damage too.
+    if manifest.get("sha256") != _digest_body(body) or text != json_text(manifest):
         return None, [f"{MANIFEST} does not match its own digest"]
     match = _ANY.fullmatch(path.name)
     if match and int(match[1]) != body["step"]:
@@ -224,30 +230,45 @@ def verify(path: Path, *, contents: bool = True, part: tuple[int, int] = (0, 1))
     if body is None:
         return problems
     files: dict[str, Any] = body["files"]
+    sizes = _sizes(path)
     for name, fact in files.items():
-        if not (path / name).is_file():
+        if name not in sizes:
             problems.append(f"{name} is missing")
-        elif not _has_size(path / name, fact):
-            size = (path / name).stat().st_size
-            problems.append(f"{name} has {size} bytes instead of {fact['bytes']}")
-    present = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
-    problems += [f"{name} is not sealed" for name in sorted(present - set(files) - {MANIFEST})]
+        elif sizes[name] is None:
+            problems.append(f"{name} is no regular file")
+        elif sizes[name] != fact["bytes"]:
+            problems.append(f"{name} has {sizes[name]} bytes instead of {fact['bytes']}")
+    problems += [f"{name} is not sealed" for name in sorted(set(sizes) - set(files) - {MANIFEST})]
     if problems or not contents:
         return problems
     mine = sorted(files)[part[0] :: part[1]]
     with ThreadPoolExecutor(max_workers=4) as pool:
         digests = pool.map(lambda name: _digest_or_error(path / name), mine)
         for name, digest in zip(mine, digests):
-            if digest != files[name]["sha256"]:
+            if isinstance(digest, OSError):
+                problems.append(f"{name} cannot be read: {digest.strerror}")
+            elif digest != files[name]["sha256"]:
                 problems.append(f"{name} does not match its checksum")
     return problems
 
 
-def _digest_or_error(path: Path) -> str:
+def _sizes(folder: Path) -> dict[str, Optional[int]]:
+    """{name: bytes} of all but folders; None for a link, whose content belongs to somebody else."""
+    sizes: dict[str, Optional[int]] = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # gone, or unreadable: missing
+            status = path.lstat()
+            if not stat.S_ISDIR(status.st_mode):
+                regular = stat.S_ISREG(status.st_mode)
+                sizes[path.relative_to(folder).as_posix()] = status.st_size if regular else None
+    return sizes
+
+
+def _digest_or_error(path: Path) -> Union[str, OSError]:
     try:
         return digest_file(path)
     except OSError as error:
-        return str(error)
+        return error
 
 
 @dataclass(frozen=True)

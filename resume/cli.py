@@ -65,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
     job_id = os.environ.get("SLURM_JOB_ID")
     if not job_id:
         raise UsageError(
-            "muster run", "this is no Slurm job", "sbatch the recipe's run.sbatch instead"
+            "SLURM_JOB_ID", "not set, this is no job", "sbatch the recipe's run.sbatch instead"
         )
     site, job = load_site(), _ask_until_answered(job_id)
     recipe_dir = _recipe_dir(arguments.recipe, job)
@@ -141,7 +141,7 @@ def _arm_signals(supervisor: Supervisor) -> None:
         supervisor.time_is_up = True
 
     def on_term(_number: int, _frame: Optional[FrameType]) -> None:
-        supervisor.terminated = True
+        supervisor.end_now()
 
     signal.signal(signal.SIGUSR1, on_time)
     signal.signal(signal.SIGTERM, on_term)
@@ -177,7 +177,7 @@ def _record_takeover(s: Supervisor, entries: list[dict[str, Any]], restart: int)
     told = read_json(rescue.rescue_file(s.run_dir, s.job.job_id, restart - 1)) or {}
     started = [e for e in entries if e["event"] == "supervisor_started"]
     host = told.get("batch_host") or (started[-1]["host"] if started else None)
-    cause = "supervisor_lost" if told.get("host_answers") else "batch_host_lost"
+    cause = told.get("cause", "supervisor_lost")
     number = s.state.unfinished_attempt
     tail = MetricsTail(s.run_dir / "metrics.jsonl", number or 0)
     tail.poll()
@@ -185,7 +185,7 @@ def _record_takeover(s: Supervisor, entries: list[dict[str, Any]], restart: int)
     s.note(
         "incident",
         **facts,
-        detail=f"{host} lost its supervisor" if told.get("host_answers") else f"{host} was lost",
+        detail=f"{host} was lost" if cause == "batch_host_lost" else f"{host} lost its supervisor",
         last_step=tail.last_step,
         last_step_time=tail.last_time,
         detected_at=told.get("time", time.time()),

@@ -42,16 +42,21 @@ def write_whole(path: Path, text: str) -> None:
     fsync_dir(path.parent)
 
 
+def json_text(value: Any) -> str:
+    """What `write_json` writes for a value."""
+    return json.dumps(value, sort_keys=True) + "\n"
+
+
 def write_json(path: Path, value: Any) -> None:
     """`write_whole` of a JSON value."""
-    write_whole(path, json.dumps(value, sort_keys=True) + "\n")
+    write_whole(path, json_text(value))
 
 
 def read_json(path: Path) -> Any:
     """The JSON value of a file; None when it is not there or not whole."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):  # the last: garbage like [[[[[[...
         return None
 
 
@@ -63,7 +68,8 @@ def append_line(path: Path, value: Any, *, durable: bool = True) -> None:
         size = os.fstat(fd).st_size
         if size and os.pread(fd, 1, size - 1) != b"\n":
             line = b"\n" + line
-        os.write(fd, line)
+        while line:  # a disk that fills up takes a part, and refuses only the rest
+            line = line[os.write(fd, line) :]
         if durable:
             os.fsync(fd)
     finally:
@@ -80,7 +86,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     for line in text.splitlines():
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
             values.append(value)

@@ -58,17 +58,18 @@ class Fleet:
                 start_new_session=True,  # signals for the batch shell are not for the guards
                 env=step_environment(),
             )
+        if self._srun.stdin is not None:
+            os.set_blocking(self._srun.stdin.fileno(), False)
         threading.Thread(target=self._read, args=(self._srun,), daemon=True).start()
 
     def _read(self, srun: subprocess.Popen[bytes]) -> None:
-        for line in srun.stdout or ():
-            start = line.find(b"{")
-            try:
-                value = json.loads(line[start:]) if start >= 0 else None
-                if isinstance(value, dict) and value.get("n") in self.nodes:
-                    self._note(self.nodes[value["n"]], value)
-            except (ValueError, TypeError, KeyError):
-                continue  # half a line of a node that died while it spoke
+        with srun.stdout or contextlib.nullcontext(()) as lines:
+            for line in lines:
+                start = line.find(b"{")
+                with contextlib.suppress(Exception):  # half a line of a node that died in it
+                    value = json.loads(line[start:]) if start >= 0 else None
+                    if isinstance(value, dict) and value.get("n") in self.nodes:
+                        self._note(self.nodes[value["n"]], value)
 
     def _note(self, node: NodeView, said: dict[str, Any]) -> None:
         node.heard_at = time.monotonic()
@@ -91,9 +92,8 @@ class Fleet:
         """Send one order to all guards; False when there is nobody to send to."""
         if self._srun is None or self._srun.stdin is None:
             return False
-        try:
-            self._srun.stdin.write(json.dumps(order).encode() + b"\n")
-            self._srun.stdin.flush()
+        try:  # one write, whole or refused: an srun that no longer reads must not hold us
+            os.write(self._srun.stdin.fileno(), json.dumps(order).encode() + b"\n")
         except OSError:
             return False
         return True
@@ -150,6 +150,7 @@ class Fleet:
             srun.wait(3)
         except subprocess.TimeoutExpired:
             srun.kill()  # a lost node keeps srun waiting; Slurm ends that step itself
+            srun.wait()
 
 
 def guard_srun(nodes: Sequence[str], guard_argv: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ stays RUNNING for ever after its batch host died.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import select
@@ -21,14 +22,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Optional
+from typing import Any, BinaryIO, Optional
 
+from muster.process import memory_file
 from resume import ranks, rescue
 from resume.lease import LeaseWatch
 
 TICK_S = 0.2
 REPORT_S = 0.5
 _LINE_BYTES = 1000  # srun keeps lines of several nodes apart only up to 1024 bytes
+_REASON_CHARS = 100  # six bytes each at worst
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Guard:
     reported_at: float = 0.0
     present: Optional[ranks.Ranks] = None
     check: Optional[subprocess.Popen[bytes]] = None
+    check_out: BinaryIO = field(default_factory=io.BytesIO)
     killing: Optional[int] = None
     buffer: bytes = b""
     eof: bool = False
@@ -63,8 +67,11 @@ class Guard:
     def say(self, **facts: Any) -> None:
         """One line to the supervisor; too long a text is cut, never the line."""
         line = json.dumps({"n": self.node, **facts})
+        if len(line) > _LINE_BYTES and isinstance(facts.get("why"), list):
+            facts["why"] = [text[:_REASON_CHARS] for text in facts["why"]]
+            line = json.dumps({"n": self.node, **facts})
         while len(line) > _LINE_BYTES and isinstance(facts.get("why"), list) and facts["why"]:
-            facts["why"] = [text[:100] for text in facts["why"][:-1]]
+            facts["why"] = facts["why"][:-1]
             line = json.dumps({"n": self.node, **facts})
         try:
             os.write(1, line.encode() + b"\n")
@@ -90,7 +97,7 @@ class Guard:
         beat_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         beat_dir.mkdir(mode=0o700, exist_ok=True)
         for old in beat_dir.iterdir() if fresh else ():
-            old.unlink()
+            old.unlink(missing_ok=True)
         self.present = ranks.Ranks(beat_dir)
         with socket.socket() as probe:
             probe.bind(("", 0))
@@ -100,15 +107,18 @@ class Guard:
         if self.check is None:
             argv = [*self.arguments.check_argv, "--shared", str(self.arguments.run_dir)]
             argv += ["--reference-time", f"{reference_time:.3f}"]
+            self.check_out = memory_file()  # not a pipe: a check with much to say would fill it
             self.check = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                argv, stdin=subprocess.DEVNULL, stdout=self.check_out, stderr=subprocess.DEVNULL
             )
 
     def work(self) -> None:
         """Whatever is due: collect a check, go on killing, report."""
         if self.check is not None and self.check.poll() is not None:
-            out, _ = self.check.communicate()
-            self.say(**gate_result(out.decode(errors="replace"), self.check.returncode))
+            with self.check_out as out:
+                out.seek(0)
+                text = out.read().decode(errors="replace")
+            self.say(**gate_result(text, self.check.returncode))
             self.check = None
         if self.killing is not None:
             left = ranks.kill(self.arguments.run_dir, self.killing)
@@ -140,7 +150,7 @@ class Guard:
         for line in lines:
             try:
                 self.obey(json.loads(line))
-            except (ValueError, KeyError, TypeError, OSError) as error:  # noqa: PERF203
+            except Exception as error:  # noqa: BLE001, PERF203  (no order may end a guard)
                 print(f"muster guard: {self.node}: order {line!r}: {error}", file=sys.stderr)
 
 
@@ -149,11 +159,15 @@ def gate_result(out: str, rc: int) -> dict[str, Any]:
     for line in reversed(out.splitlines()):
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict) and "fit" in value:
-            return {"gate": True, "fit": bool(value["fit"]), "why": list(value.get("unfit", []))}
+            return {"gate": True, "fit": bool(value["fit"]), "why": _texts(value.get("unfit"))}
     return {"gate": True, "fit": rc == 0, "why": [] if rc == 0 else [f"check ended with {rc}"]}
+
+
+def _texts(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else []
 
 
 def serve(arguments: GuardArguments) -> int:
@@ -184,13 +198,13 @@ def _supervisor_lost(guard: Guard, watch: LeaseWatch) -> Optional[int]:
     arguments, still_s = guard.arguments, watch.still_s()
     silent_s = time.monotonic() - guard.heard_at
     if guard.terminated or (guard.eof and still_s > arguments.lease_s / 2):
-        return rescue.rescue(arguments, guard.node, watch)
+        return rescue.rescue(arguments, guard.node, watch, "supervisor_lost")
     if guard.eof:
         return 0 if silent_s > 4 * arguments.lease_s else None  # replaced by another guard
     if silent_s <= arguments.lease_s:
         return None
     if still_s > arguments.lease_s:
-        return rescue.rescue(arguments, guard.node, watch)
+        return rescue.rescue(arguments, guard.node, watch, "batch_host_lost")
     ranks.kill(arguments.run_dir)
     return 0 if silent_s > 4 * arguments.lease_s else None
 

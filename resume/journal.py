@@ -19,6 +19,10 @@ ENDS = frozenset({"done", "stopped", "supervisor_left", "requeued"})
 """Events after which the supervisor is gone on purpose: nobody has to take over."""
 
 
+# Leaving when asked is no failure, and storage has a patience of its own.
+_NOT_COUNTED = ("asked_to_leave", "storage")
+
+
 @dataclass(frozen=True)
 class Journal:
     """RUN_DIR/journal.jsonl of one supervisor, which signs with its fencing token."""
@@ -47,7 +51,7 @@ class State:
 
     def note(self, entry: dict[str, Any]) -> None:
         """Take one event in."""
-        event = entry.get("event")
+        event, before = entry.get("event"), self.last_event
         self.last_event = event
         if event == "attempt_started":
             self.attempts = max(self.attempts, int(entry["attempt"]))
@@ -57,7 +61,12 @@ class State:
             self.commands_done.add(str(entry["command"]))
             self.same_place = self.no_progress = 0
         elif event == "supervisor_started" and entry.get("reason") == "takeover":
-            self._count(software=False, last_step=entry.get("last_step"))
+            if self.unfinished_attempt is None:  # else its attempt_ended follows, and counts
+                self._count(None, repeatable=False)
+        elif event == "requeued" and before == "gate":  # no attempt, so no attempt_ended counts
+            self._count(None, repeatable=False)
+        elif event == "stopped":  # a person has acted before anything comes after this
+            self.same_place = self.no_progress = 0
         elif event == "attempt_ended":
             self.unfinished_attempt = None
             self._note_end(entry)
@@ -65,27 +74,20 @@ class State:
             self.finished = True
 
     def _note_end(self, entry: dict[str, Any]) -> None:
-        if entry.get("cause") in (None, "asked_to_leave"):
+        if entry.get("cause") in (None, *_NOT_COUNTED):
             self._advance(entry.get("last_step"))
         else:
-            software = entry["cause"] in ("rank_failed", "left_early")
-            signalled = any(int(code) > 128 for code in entry.get("exit_codes", {}).values())
-            self._count(software=software and not signalled, last_step=entry.get("last_step"))
+            self._count(entry.get("last_step"), repeatable=bool(entry.get("repeatable")))
 
-    def _count(self, *, software: bool, last_step: Optional[int]) -> None:
-        if self._advance(last_step):
-            self.no_progress = 1
-            self.same_place = 1 if software else 0
-        else:
-            self.no_progress += 1
-            self.same_place += 1 if software else 0
+    def _count(self, last_step: Optional[int], *, repeatable: bool) -> None:
+        self._advance(last_step)
+        self.no_progress += 1
+        self.same_place += int(repeatable)
 
-    def _advance(self, last_step: Optional[int]) -> bool:
-        if last_step is None or last_step <= self.max_step:
-            return False
-        self.max_step = last_step
-        self.same_place = self.no_progress = 0
-        return True
+    def _advance(self, last_step: Optional[int]) -> None:
+        if last_step is not None and last_step > self.max_step:
+            self.max_step = last_step
+            self.same_place = self.no_progress = 0
 
 
 def fold(entries: Iterable[dict[str, Any]]) -> State:

@@ -30,7 +30,7 @@ def take(run_dir: Path, job: str, restart: int, lease_s: float) -> int:
     off and fenced by the token. Another job must first see the lease stand still.
 
     Raises:
-        TemporaryError: another job's supervisor is alive on this run.
+        TemporaryError: another job's supervisor is alive on this run, or starts at this moment.
     """
     owner = read_owner(run_dir)
     if owner is not None and str(owner["job"]) != job:
@@ -43,9 +43,29 @@ def take(run_dir: Path, job: str, restart: int, lease_s: float) -> int:
                 f"wait for it or 'scancel {owner['job']}', or give another --run-dir",
             )
     token = int(owner["token"]) + 1 if owner else 1
+    while not _claim(run_dir, token):  # whoever was faster is alive, or died before it wrote
+        time.sleep(lease_s)
+        if read_owner(run_dir) != owner:
+            raise TemporaryError(
+                str(run_dir),
+                "another job starts here now",
+                "wait for it, or give another --run-dir",
+            )
+        token += 1
     facts = {"token": token, "job": job, "restart": restart, "host": os.uname().nodename}
     write_json(run_dir / "owner.json", facts)
     return token
+
+
+def _claim(run_dir: Path, token: int) -> bool:
+    """Whether this token is ours alone: two jobs that start together must not share one."""
+    folder = run_dir / "tokens"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        os.close(os.open(folder / str(token), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    except FileExistsError:
+        return False
+    return True
 
 
 def owns(run_dir: Path, token: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -36,7 +37,7 @@ class MetricsTail:
         for line in whole.splitlines():
             try:
                 entry = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(entry, dict) and entry.get("attempt") == self.attempt:
                 self._note(entry)
@@ -44,7 +45,9 @@ class MetricsTail:
     def _note(self, entry: dict[str, Any]) -> None:
         try:
             step, now = int(entry["step"]), float(entry["time"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return
+        if not math.isfinite(now):
             return
         if self.first_step is None:
             self.first_step, self.first_time = step, now

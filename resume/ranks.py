@@ -14,6 +14,7 @@ from typing import Optional
 
 _EXIT = re.compile(r"rank_(\d+)\.exit")
 _BEAT = re.compile(r"rank_(\d+)\.json")
+_PHASE_CHARS = 16  # all beats of a node have to fit into one line of the guard
 
 
 @dataclass
@@ -51,8 +52,9 @@ class Ranks:
         try:
             text, stamp = path.read_text(encoding="utf-8"), path.stat().st_mtime_ns
             value = json.loads(text)
-            phase, step, pid = str(value["phase"]), value.get("step"), value.get("pid")
-        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            phase = str(value["phase"])[:_PHASE_CHARS]
+            step, pid = _whole_number(value.get("step")), _whole_number(value.get("pid"))
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
             return  # being written; the next poll sees it
         known = self.beats.get(rank)
         if known is None or known.stamp != (text, stamp):
@@ -74,11 +76,17 @@ class Ranks:
         """Send a signal to each living rank itself, not to its children; returns the ranks."""
         reached = []
         for rank, beat in self.beats.items():
-            if rank not in self.exits and beat.pid:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
+            # Above 1: zero and negative numbers would mean whole groups, or everything.
+            if rank not in self.exits and beat.pid is not None and beat.pid > 1:
+                with contextlib.suppress(ProcessLookupError, PermissionError, OverflowError):
                     os.kill(beat.pid, number)
                     reached.append(rank)
         return reached
+
+
+def _whole_number(value: object) -> Optional[int]:
+    """Recipes in any language write beats; what is no whole number counts as not said."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def find(run_dir: Path, attempt: Optional[int] = None) -> list[int]:

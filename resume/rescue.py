@@ -6,8 +6,10 @@ others stay as its spares. A job that a person cancelled, or that ended on purpo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,42 +23,50 @@ if TYPE_CHECKING:
     from resume.guard import GuardArguments
     from resume.lease import LeaseWatch
 
-_RETRY_S = 2.0
-_LEASE_MOVES_S = 1.0  # a living supervisor advances its lease every second
+_FIRST_RETRY_S, _RETRY_S = 0.3, 2.0  # first soon: Slurm may be about to kill us
+_LEASE_MOVES_S = 1.5  # a living supervisor advances its lease every second
 _PATIENCE_S = 900.0
 
 
-def rescue(arguments: GuardArguments, node: str, watch: LeaseWatch) -> int:
+def rescue(arguments: GuardArguments, node: str, watch: LeaseWatch, cause: str) -> int:
     """Requeue the job unless it ended on purpose; 0 when there was nothing to do or it worked.
 
-    The lease is looked at again before every act: a guard that was cut off and comes back must not
-    requeue a job that went on without it.
+    Args:
+        arguments: of the guard.
+        node: where it runs.
+        watch: the lease, looked at again before every act: a guard that was cut off and comes back
+            must not requeue a job that went on without it.
+        cause: supervisor_lost or batch_host_lost, for the journal.
     """
     deadline = time.monotonic() + _PATIENCE_S
     attempt = 0
     while time.monotonic() < deadline:
         ranks.kill(arguments.run_dir)
-        attempt += 1
         try:
-            if not _needed(arguments) or watch.still_s() < _LEASE_MOVES_S:
+            job = slurm.show_job(arguments.job)
+            if not _needed(arguments, job, watch):
                 return 0
+            attempt += 1  # counted from when Slurm answers, which all guards see together
             if _first(arguments, attempt):
-                _record(arguments, node)
+                with contextlib.suppress(OSError):  # a full disk must not keep the job down
+                    _record(arguments, node, job, cause)
                 slurm.requeue(arguments.job)
-        except UnavailableError as error:
-            print(f"muster guard: {node}: {error}", flush=True)
-        time.sleep(_RETRY_S)
+        except (UnavailableError, OSError) as error:
+            with contextlib.suppress(OSError):  # the reader died with the supervisor
+                print(f"muster guard: {node}: {error}", file=sys.stderr, flush=True)
+        time.sleep(min(_RETRY_S, _FIRST_RETRY_S * max(1, attempt)))
     return 1
 
 
-def _needed(arguments: GuardArguments) -> bool:
+def _needed(arguments: GuardArguments, job: slurm.Job, watch: LeaseWatch) -> bool:
     """Whether the job still is the one that lost its supervisor."""
     if not lease.owns(arguments.run_dir, arguments.token):
         return False
     entries = journal.read(arguments.run_dir / "journal.jsonl")
     if entries and entries[-1]["event"] in journal.ENDS:
         return False
-    job = slurm.show_job(arguments.job)
+    if job.state == "RUNNING" and watch.still_s() < _LEASE_MOVES_S:
+        return False  # its supervisor lives; a job that is ending has none
     return job.restarts == arguments.restart and job.lost_its_script
 
 
@@ -71,26 +81,17 @@ def _first(arguments: GuardArguments, attempt: int) -> bool:
     return True
 
 
-def _record(arguments: GuardArguments, node: str) -> None:
+def _record(arguments: GuardArguments, node: str, job: slurm.Job, cause: str) -> None:
     """Leave word for the next supervisor, which writes it into the journal."""
     path = rescue_file(arguments.run_dir, arguments.job, arguments.restart)
-    if path.exists():
-        return
-    batch_host = slurm.show_job(arguments.job).batch_host
-    facts = {"by": node, "time": time.time(), "batch_host": batch_host}
-    write_json(path, {**facts, "host_answers": _answers(batch_host)})
+    if not path.exists():
+        facts = {"by": node, "time": time.time(), "batch_host": job.batch_host, "cause": cause}
+        write_json(path, facts)
 
 
 def rescue_file(run_dir: Path, job: str, restart: int) -> Path:
     """Where the guard that requeued says so."""
     return run_dir / "rescues" / f"{job}.{restart}.json"
-
-
-def _answers(batch_host: object) -> bool:
-    if not batch_host:
-        return False
-    node = slurm.show_nodes([str(batch_host)])[str(batch_host)]
-    return not node.lost and answers(node)
 
 
 def answers(node: slurm.Node, timeout_s: float = 1.0) -> bool:

@@ -11,9 +11,8 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Optional
+from typing import Callable, Optional
 
 from muster.errors import CreateError, StorageError
 from resume.durable import write_whole
@@ -80,26 +79,40 @@ def snapshot(recipe_dir: Path, run_dir: Path, job: str) -> Path:
     partial = run_dir / "recipe.tmp"
     try:
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(recipe_dir, partial, ignore=_ignore(recipe_dir), symlinks=False)
+        shutil.copytree(recipe_dir, partial, ignore=_ignore(recipe_dir, run_dir), symlinks=False)
         if target.exists():
             target.rename(_free_name(run_dir))
         partial.rename(target)
         write_whole(marker, job)
+    except shutil.Error as error:  # an OSError too, so it comes first
+        raise _not_copied(run_dir, error) from error
     except OSError as error:
         raise _explained(run_dir, error) from error
-    except shutil.Error as error:
-        raise CreateError(
-            str(recipe_dir), f"cannot be copied: {error}", "make all its files readable"
-        ) from error
     return target
 
 
-def _ignore(recipe_dir: Path):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    def ignore(folder: str, names: Iterable[str]) -> set[str]:
+def _not_copied(run_dir: Path, error: shutil.Error) -> Exception:
+    """The first of copytree's failures, which it hands over as (source, target, text)."""
+    source, _, why = error.args[0][0]
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        if f"[Errno {number}]" in str(why):
+            return _explained(run_dir, OSError(number, os.strerror(number)))
+    return CreateError(str(source), f"cannot be copied: {why}", "make it readable or move it away")
+
+
+def _ignore(recipe_dir: Path, run_dir: Path) -> Callable[[str, list[str]], set[str]]:
+    """What the snapshot leaves out; the folder of a run in it would be copied into itself."""
+
+    def ignore(folder: str, names: list[str]) -> set[str]:
         top = Path(folder) == recipe_dir
-        return {n for n in names if n == "__pycache__" or (top and n in _NOT_COPIED)}
+        left_out = {n for n in names if n == "__pycache__" or (top and n in _NOT_COPIED)}
+        return left_out | {n for n in names if _is_run_dir(Path(folder, n), run_dir)}
 
     return ignore
+
+
+def _is_run_dir(path: Path, run_dir: Path) -> bool:
+    return path == run_dir or (path / "owner.json").exists()
 
 
 def _text(path: Path) -> Optional[str]:

@@ -6,6 +6,8 @@ guards on the other nodes bring the job back if this process or its node dies.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,6 +31,7 @@ T = TypeVar("T")
 _TICK_S = 0.1
 _OWNER_CHECK_S = 2.0
 _MAX_BACKOFF_S = 30.0
+_STORAGE_WAIT_S = 2.0
 
 
 class Ended(Exception):  # noqa: N818  (an end, not an error)
@@ -56,10 +59,10 @@ class Supervisor:
     state: State = field(default_factory=State)
     allocation: Allocation = field(init=False)
     time_is_up: bool = False  # set by SIGUSR1
-    terminated: bool = False  # set by SIGTERM
     _lease: Lease = field(init=False)
     _owner_checked_at: float = 0.0
     _greeted_at: float = 0.0
+    _storage_bad_since: Optional[float] = None
 
     def __post_init__(self) -> None:
         self._lease = Lease(self.run_dir, self.token)
@@ -76,8 +79,17 @@ class Supervisor:
         print(f"muster run: {time.strftime('%H:%M:%S')} {text}", flush=True)
 
     def note(self, event: str, **facts: object) -> None:
-        """Write an event and take it into the state."""
-        self.journal.append(event, **facts)
+        """Write an event and take it into the state; a full disk is waited for, not died of."""
+        told = False
+        while True:
+            try:
+                self.journal.append(event, **facts)
+                break
+            except OSError as error:
+                if not told:
+                    self.say(f"the journal cannot be written, waiting for storage: {error}")
+                told = True
+                self.wait_for(lambda: False, _STORAGE_WAIT_S)
         self.state.note({"event": event, **facts})
 
     # -- staying alive while waiting ---------------------------------------------------------
@@ -86,11 +98,9 @@ class Supervisor:
         """To be called at least every second, whatever else happens.
 
         Raises:
-            Ended: Slurm ends the job, or another supervisor owns the run.
+            Ended: another supervisor owns the run.
         """
         now = time.monotonic()
-        if self.terminated:
-            self._leave("ended by Slurm", 143)
         if now - self._owner_checked_at > _OWNER_CHECK_S:
             self._owner_checked_at = now
             if not lease.owns(self.run_dir, self.token):
@@ -131,6 +141,7 @@ class Supervisor:
             self.note("allocation", nodes=self.allocation.node_watch.names, lost=[])
             if self.done_file.exists():
                 self.say(f"{self.run_dir} is already complete")
+            self._check_budget()
             for command in self.recipe.commands:
                 if command.name not in self.state.commands_done:
                     self._keep_going(command)
@@ -146,6 +157,12 @@ class Supervisor:
         finally:
             self.allocation.node_watch.stopped.set()
         return 0
+
+    def _check_budget(self) -> None:
+        """Supervisors that die before any attempt must not be brought back for ever."""
+        if self.state.no_progress >= self.recipe.budget.no_progress and not self.done_file.exists():
+            why = f"{self.state.no_progress} failures in a row without a new training step"
+            self.stop(Verdict("stop", "supervisor_lost", why))
 
     def _end_on_error(self, error: MusterError) -> None:
         """A person is needed: the guards must not bring the job back."""
@@ -169,8 +186,12 @@ class Supervisor:
                 self.stop(verdict)
             if verdict.action == "requeue":
                 self._requeue(verdict)
-            if verdict.action in ("retry", "wait"):
-                self._back_off(minimum_s=2.0 if verdict.action == "wait" else 0.0)
+            if verdict.action == "wait":
+                self._wait_for_storage(verdict)
+            else:
+                self._storage_bad_since = None
+            if verdict.action == "retry":
+                self._back_off(2.0 ** (self.state.no_progress - 1))
 
     def _attempt(self, command: Command) -> Verdict:
         """One attempt: gate, choose, pick, launch, watch, judge."""
@@ -200,10 +221,18 @@ class Supervisor:
             self.stop(Verdict("stop", "data", f"{folder}: {what}", None, fix, DataError.code))
         return picked
 
-    def _back_off(self, minimum_s: float) -> None:
-        tries = max(self.state.no_progress - 1, 0)
-        pause_s = min(_MAX_BACKOFF_S, max(minimum_s, 2.0**tries if tries else 0.0))
-        if pause_s:
+    def _wait_for_storage(self, verdict: Verdict) -> None:
+        """The same nodes again a little later; in the end a person."""
+        now = time.monotonic()
+        since = self._storage_bad_since = self._storage_bad_since or now
+        if now - since > self.recipe.budget.storage_s:
+            self.stop(verdict)
+        self._back_off(max(4.0, (now - since) / 4))
+
+    def _back_off(self, pause_s: float) -> None:
+        """Wait, but not before the first retry."""
+        if pause_s > 1.0:
+            pause_s = min(pause_s, _MAX_BACKOFF_S)
             self.say(f"next try in {pause_s:.0f} s")
             self.wait_for(lambda: False, pause_s)
 
@@ -242,11 +271,17 @@ class Supervisor:
         if unfit:
             slurm.exclude(self.job.job_id, unfit)
 
-    def _leave(self, why: str, code: int) -> NoReturn:
-        if self.state.last_event != "requeued":
-            self.note("supervisor_left", why=why)
-        self.fleet.leave()
-        raise Ended(code)
+    def end_now(self) -> NoReturn:
+        """Slurm ends the job (cancelled, preempted, requeued): say so and go, within a second.
+
+        Called from the signal handler, wherever the main thread is: Slurm may kill us soon, and
+        guards that hear nothing would bring a cancelled job back.
+        """
+        with contextlib.suppress(OSError):
+            if self.state.last_event != "requeued":
+                self.journal.append("supervisor_left", why="ended by Slurm")
+        self.fleet.order(do="bye")
+        os._exit(143)
 
 
 def choose(fit: list[str], previous: list[str], wanted: int) -> list[str]:
@@ -254,15 +289,15 @@ def choose(fit: list[str], previous: list[str], wanted: int) -> list[str]:
 
     Keeping a node in its place keeps ranks in their place, so caches on local disks stay useful.
     """
-    kept = [name for name in previous if name in fit]
+    kept = [name for name in previous[:wanted] if name in fit]
     others = [name for name in fit if name not in kept]
-    places: list[Optional[str]] = [name if name in fit else None for name in previous[:wanted]]
-    for index, name in enumerate(places):
-        if name is None and others:
-            places[index] = others.pop(0)
-    chosen = [name for name in places if name is not None]
-    spare = [name for name in [*kept, *others] if name not in chosen]
-    return (chosen + spare)[:wanted]
+    chosen: list[str] = []
+    for name in previous[:wanted]:
+        if name in kept:
+            chosen.append(name)
+        elif others:
+            chosen.append(others.pop(0))
+    return (chosen + others)[:wanted]
 
 
 def wanted_nodes(recipe: Recipe, allocated: int) -> None:

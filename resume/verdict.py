@@ -13,6 +13,8 @@ from muster.recipe import Budget
 
 EXIT_DATA, EXIT_STORAGE, EXIT_FENCED, EXIT_CONFIG = 65, 74, 75, 78
 EXIT_CANNOT_RUN, EXIT_NOT_FOUND = 126, 127
+_SIGNALLED = 128  # a shell's exit code for a process that died of signal n is 128 + n
+_TERMINATED = 128 + 15
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Evidence:
     num_nodes: int  # nodes that the command needs
     num_usable: int  # nodes of the allocation that are neither lost nor unfit
     exits: dict[int, int] = field(default_factory=dict)  # rank -> exit code, where known
-    first_failed: Optional[int] = None  # rank whose failure was seen first
+    first_failed: Optional[int] = None  # rank that failed by itself, see `culprit`
     launcher_rc: Optional[int] = None  # srun's own code; None while it runs
     done_file: bool = False
     done_by_exit: bool = False  # the command is complete when all ranks exit 0
@@ -51,6 +53,7 @@ class Verdict:
     node: Optional[str] = None
     fix: str = ""
     exit_code: int = 1
+    repeatable: bool = False  # a failure of the program, which will come again at the same place
 
 
 def decide(evidence: Evidence, budget: Budget) -> Verdict:
@@ -66,13 +69,31 @@ def decide(evidence: Evidence, budget: Budget) -> Verdict:
     all_zero = len(e.exits) == e.num_ranks and not any(e.exits.values())
     if e.done_by_exit and (all_zero or (not e.exits and e.launcher_rc == 0)):
         return Verdict("done", None, "all ranks exited 0")
-    for judge in (_user_error, _hardware):
+    for judge in (_hardware, _user_error):
         verdict = judge(e)
         if verdict is not None:
             return _within_budget(e, budget, verdict)
     if e.asked_to_leave is not None:
         return Verdict("requeue", "asked_to_leave", f"ranks left for {e.asked_to_leave}")
     return _within_budget(e, budget, _software(e, all_zero=all_zero))
+
+
+def culprit(exits: dict[int, int]) -> Optional[int]:
+    """The rank that failed by itself, of those that ended with an error.
+
+    The others follow: a peer loses its connection and exits, or Slurm ends it with SIGTERM. So a
+    rank that died of another signal comes first, then one that exited with an error of its own.
+
+    Args:
+        exits: exit codes by rank, in the order in which they were seen.
+    """
+
+    def weight(rank: int) -> int:
+        code = exits[rank]
+        return 2 if code == _TERMINATED else 1 if code < _SIGNALLED else 0
+
+    failed = [rank for rank, code in exits.items() if code != 0]
+    return min(failed, key=weight) if failed else None
 
 
 def _hardware(e: Evidence) -> Optional[Verdict]:
@@ -116,9 +137,11 @@ def _software(e: Evidence, *, all_zero: bool) -> Verdict:  # noqa: PLR0911  (a t
         why = f"rank {e.first_failed}: storage full or failing"
         return Verdict("wait", "storage", why, None, "free space, then sbatch again", 74)
     if all_zero:
-        return Verdict("retry", "left_early", "all ranks exited 0 without DONE")
+        why = "all ranks exited 0 without DONE"
+        return Verdict("retry", "left_early", why, repeatable=True)
     if code is not None:
-        return Verdict("retry", "rank_failed", f"rank {e.first_failed} exited with {code}")
+        why = f"rank {e.first_failed} exited with {code}"
+        return Verdict("retry", "rank_failed", why, repeatable=code < _SIGNALLED)
     if e.launcher_rc is not None:
         return Verdict("retry", "launch_failed", f"srun ended with {e.launcher_rc}")
     return Verdict("retry", "rank_failed", "ranks vanished")
@@ -126,15 +149,13 @@ def _software(e: Evidence, *, all_zero: bool) -> Verdict:  # noqa: PLR0911  (a t
 
 def _within_budget(e: Evidence, budget: Budget, verdict: Verdict) -> Verdict:
     """The same verdict, or stop when trying on is spending GPU hours on nothing."""
-    if verdict.action == "stop":
-        return verdict
+    if verdict.action == "stop" or verdict.cause == "storage":
+        return verdict  # storage has a patience of its own: the supervisor's clock
     progressed = e.last_step is not None and e.last_step > e.max_step
     place = f"training step {max(e.last_step or 0, e.max_step)}"
-    signalled = any(code > 128 for code in e.exits.values())
-    software = verdict.cause in ("rank_failed", "left_early") and not signalled
-    same_place = (0 if progressed else e.same_place) + int(software)
+    same_place = (0 if progressed else e.same_place) + int(verdict.repeatable)
     no_progress = (0 if progressed else e.no_progress) + 1
-    if same_place >= budget.same_place and software:
+    if same_place >= budget.same_place and verdict.repeatable:
         return Verdict(
             "stop",
             verdict.cause,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Optional
 
 from muster.recipe import Command, Hang
 from resume.metrics import MetricsTail
-from resume.verdict import Evidence
+from resume.verdict import Evidence, culprit
 
 if TYPE_CHECKING:
     from resume.launch import Launched
@@ -171,14 +171,13 @@ class Watch:
     def evidence(self) -> Evidence:
         """All that is known now."""
         s, exits, unfit = self.supervisor, self.exits, self.unfit()
-        failed = [rank for rank, code in exits.items() if code != 0]
         gone = {*self.lost, *unfit}
         return Evidence(
             num_ranks=self.launched.plan.num_ranks,
             num_nodes=len(self.nodes),
             num_usable=len([name for name in s.allocation.usable() if name not in gone]),
             exits=exits,
-            first_failed=failed[0] if failed else None,
+            first_failed=culprit(exits),
             launcher_rc=self.launched.poll(),
             done_file=self.command.done_by == "DONE" and s.done_file.exists(),
             done_by_exit=self.command.done_by == "exit",

@@ -21,6 +21,7 @@ _SAID = {
     errno.EROFS: "is mounted read-only",
     errno.ESTALE: "has a stale file handle",
 }
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM)
 
 
@@ -56,6 +57,9 @@ def shared_writable(facts: Facts) -> Iterator[Result]:
         elif seen.error in _DENIED:
             what = f"may not write to {path}: {os.strerror(seen.error)}"
             yield Result("FAIL", what, rule="shared_writable.denied")
+        elif seen.error in _FULL:
+            # Every node sees the same: taking this one away would burn the spares, not help.
+            yield Result("WARN", f"cannot write: {path} {_SAID[seen.error]}")
         else:
             said = _SAID.get(seen.error, f"fails: {os.strerror(seen.error)}")
             yield Result("FAIL", f"cannot write: {path} {said}")

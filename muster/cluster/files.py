@@ -170,7 +170,10 @@ def site_yaml(folder: Path, shape: Shape) -> str:
         "replace_command": [bmc, "replace", "{node}"],
         "reboot_command": [bmc, "reboot", "{node}"],
         "verify_command": [on_node, "{node}", muster, "check", "--when", "return", "--json"],
+        "scratch_path": str(folder / "local"),  # the node's own disk; /tmp is the host's
+        "scratch_min_free_bytes": 1 << 20,
         "max_unfit_fraction": 0.5,
+        "replace_timeout_s": 60,
         "lost_after_s": 3,
         "lease_s": 4,
     }

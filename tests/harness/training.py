@@ -137,19 +137,3 @@ def submit(
         run_dir or recipe / "runs" / job,
         Path(str(output).replace("%j", job)),
     )
-
-
-def kill_supervisor(training: Training) -> None:
-    """SIGKILL the supervisor on its batch host, as an out-of-memory killer would."""
-    host = training.events("supervisor_started")[-1]["host"]
-    mark = f"SLURM_JOB_ID={training.job}"
-    script = (
-        "for p in /proc/[0-9]*; do a=$(tr '\\0' ' ' <$p/cmdline 2>/dev/null) || continue; "
-        f"case $a in *\" run\"*) tr '\\0' '\\n' <$p/environ 2>/dev/null | grep -qx {mark} && "
-        "case $a in *python*) kill -9 ${p#/proc/}; echo ${p#/proc/};; esac;; esac; done"
-    )
-    done = training.cluster.exec(["bash", "-c", script], node=host)
-    if not done.out.strip():
-        raise RuntimeError(f"no supervisor found on {host}: {done.err}")
-
-

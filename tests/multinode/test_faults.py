@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.harness.training import Training, kill_supervisor, submit
+from tests.harness.faults import kill_supervisor, signal_rank
+from tests.harness.training import Training, submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,19 +39,6 @@ def kill_batch_host(cluster: LocalCluster, run: Training) -> None:
     cluster.node("kill", run.events("supervisor_started")[-1]["host"])
 
 
-def signal_rank(cluster: LocalCluster, run: Training, rank: int, number: int) -> None:
-    """Send a signal to one rank's own process, found by its environment."""
-    attempt = run.events("attempt_started")[-1]
-    node = attempt["nodes"][rank]
-    script = (
-        "for p in /proc/[0-9]*; do e=$(tr '\\0' '\\n' <$p/environ 2>/dev/null) || continue; "
-        f"grep -qx RANK={rank} <<<$e && grep -qx SLURM_JOB_ID={run.job} <<<$e && "
-        f"grep -q ^MUSTER_ATTEMPT= <<<$e && kill -{int(number)} ${{p#/proc/}} && echo hit; done"
-    )
-    done = cluster.exec(["bash", "-c", script], node=node)
-    assert "hit" in done.out, done.err
-
-
 FAULTS: dict[str, tuple[Callable[[LocalCluster, Training], None], str, str]] = {
     # name: (what is done, cause in the journal, action)
     "worker loses power": (lambda c, r: c.node("kill", nodes_of(r)[1]), "node_lost", "swap"),
@@ -69,11 +57,11 @@ FAULTS: dict[str, tuple[Callable[[LocalCluster, Training], None], str, str]] = {
     "batch host loses power": (kill_batch_host, "batch_host_lost", "requeue"),
     "supervisor is killed": (lambda _, r: kill_supervisor(r), "supervisor_lost", "requeue"),
     "rank is killed": (
-        lambda c, r: signal_rank(c, r, 1, signal.SIGKILL),
+        lambda _, r: signal_rank(r, 1, signal.SIGKILL),
         "rank_failed",
         "retry",
     ),
-    "rank hangs": (lambda c, r: signal_rank(c, r, 1, signal.SIGSTOP), "hang", "retry"),
+    "rank hangs": (lambda _, r: signal_rank(r, 1, signal.SIGSTOP), "hang", "retry"),
 }
 
 
@@ -103,9 +91,7 @@ def test_no_spare_left_means_a_new_allocation(cluster: LocalCluster, ten_lines: 
     assert sorted(run.curve()) == list(range(1, STEPS + 1))
 
 
-def test_loss_of_the_only_node_is_survived(
-    cluster: LocalCluster, ten_lines: Path
-) -> None:
+def test_loss_of_the_only_node_is_survived(cluster: LocalCluster, ten_lines: Path) -> None:
     run = start(cluster, ten_lines, "nodes=1", options=["--nodes=1"])
     cluster.node("kill", nodes_of(run)[0])
     assert run.wait_end() == "done", run.story()
@@ -116,7 +102,7 @@ def test_two_faults_in_a_row(cluster: LocalCluster, ten_lines: Path) -> None:
     run = start(cluster, ten_lines, steps=LONG)
     cluster.node("kill", nodes_of(run)[1])
     run.wait_event("first_step", 2)
-    signal_rank(cluster, run, 0, signal.SIGKILL)
+    signal_rank(run, 0, signal.SIGKILL)
     run.wait_event("first_step", 3)
     kill_batch_host(cluster, run)
     assert run.wait_end() == "done", run.story()

@@ -26,13 +26,13 @@ def test_order_is_argument_then_environment_then_default_file_then_defaults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert load_site() == Site()
-    write(tmp_path / "default.yaml", "lease_s: 1")
-    assert load_site().lease_s == 1.0
-    monkeypatch.setenv("MUSTER_SITE", str(write(tmp_path / "named.yaml", "lease_s: 2")))
-    assert load_site().lease_s == 2.0
-    assert load_site(write(tmp_path / "given.yaml", "lease_s: 3")).lease_s == 3.0
+    write(tmp_path / "default.yaml", "gate_timeout_s: 1")
+    assert load_site().gate_timeout_s == 1.0
+    monkeypatch.setenv("MUSTER_SITE", str(write(tmp_path / "named.yaml", "gate_timeout_s: 2")))
+    assert load_site().gate_timeout_s == 2.0
+    assert load_site(write(tmp_path / "given.yaml", "gate_timeout_s: 3")).gate_timeout_s == 3.0
     monkeypatch.setenv("MUSTER_SITE", "")
-    assert load_site().lease_s == 1.0
+    assert load_site().gate_timeout_s == 1.0
 
 
 def test_named_file_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +51,7 @@ def test_named_file_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch)
         ("gate_timeout_s: 0", "gate_timeout_s: must be above 0"),
         ("lost_after_s: -1", "lost_after_s: must be above 0"),
         ("lease_s: .nan", "lease_s: must be above 0"),
+        ("lease_s: 3", "lease_s: 3 is below 3.5, the supervisor writes every second"),
         ("requeue_wait_s: 0", "requeue_wait_s: must be above 0"),
         ("ranks_per_node: 0", "ranks_per_node: is below 1"),
         ("ranks_per_node: -8", "ranks_per_node: is below 1"),

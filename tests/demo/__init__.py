@@ -1,0 +1,1 @@
+"""`nox -s demo`: one command that shows what the project is for."""

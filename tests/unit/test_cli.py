@@ -1,0 +1,165 @@
+"""`muster VERB`: a wrong word is one line and 64, an error with a fix is one line and its code."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster.cli import main
+from tests.harness.checkpoints import publish
+from tests.harness.programs import Scontrol
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def muster(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run it as a user does, outside of any job."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "MUSTER_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "muster", *words],
+        env={**env, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["fly"],
+        ["--fly"],
+        ["run", "--fly"],
+        ["verify"],
+        ["report"],
+        ["guard"],
+        ["guard", "--run-dir", "/x", "--job", "1", "--restart", "one"],
+        ["check", "--when", "never"],
+        ["cluster", "fly"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_words_are_one_line_and_64(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    err = capsys.readouterr().err
+    assert caught.value.code == 64
+    assert (err.count("\n"), err.startswith("muster"), ". Fix: see 'muster" in err) == (
+        1,
+        True,
+        True,
+    )
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["verify", "--help"]])
+def test_help_is_no_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 0
+    assert "usage: muster" in capsys.readouterr().out
+
+
+def test_run_outside_a_job_is_64() -> None:
+    done = muster("run")
+    assert (done.returncode, done.stdout) == (64, "")
+    assert done.stderr == (
+        "muster run: SLURM_JOB_ID: not set, this is no job. "
+        "Fix: sbatch the recipe's run.sbatch instead\n"
+    )
+
+
+@pytest.fixture
+def in_job(scontrol: Scontrol, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("MUSTER_SITE", str(tmp_path / "site.yaml"))
+    (tmp_path / "site.yaml").write_text("gate_timeout_s: 2\n")
+
+
+FIVE = "name: r\nsummary: s\nnodes: 5\ncommands: [{name: a, run: b}]"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words", "said"),
+    [
+        (None, [], "job 7: its script is not to be found"),
+        ("", [], "holds no recipe.yaml"),
+        ("nodez: 1", [], "unknown key 'nodez'. Did you mean 'nodes'?"),
+        (FIVE, [], "the job has 2 nodes, the recipe trains on 5. Fix: sbatch --nodes=5"),
+        (FIVE, ["nodes=9"], "the job has 2 nodes, the recipe trains on 9"),
+    ],
+)
+@pytest.mark.usefixtures("in_job")
+def test_run_with_a_wrong_recipe_is_one_line(
+    recipe: str | None, words: list[str], said: str, tmp_path: Path, scontrol: Scontrol
+) -> None:
+    if recipe is not None:
+        (tmp_path / "r").mkdir()
+        (tmp_path / "r" / "run.sbatch").write_text("#!/bin/bash\n")
+        scontrol.job(Command=f"{tmp_path}/r/run.sbatch nodes=9 -- x")
+        if recipe:
+            (tmp_path / "r" / "recipe.yaml").write_text(recipe)
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        assert main(["run", *words, "--", "anything", "--at=all"]) == 78
+    assert said in err.getvalue()
+    assert err.getvalue().count("\n") == 1
+    assert err.getvalue().startswith("muster run: ")
+
+
+@pytest.mark.usefixtures("in_job")
+def test_run_on_a_run_dir_that_cannot_be_made_is_73(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = "name: r\nsummary: s\nnodes: 1\ncommands: [{name: a, run: b}]"
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    (tmp_path / "file").write_text("in the way")
+    words = ["run", "--recipe", str(tmp_path), "--run-dir", str(tmp_path / "file" / "run")]
+    assert main(words) == 73
+    assert "RUN_DIR cannot be written: Not a directory. Fix: give --run-dir" in (
+        capsys.readouterr().err
+    )
+
+
+def test_verify_says_good_or_what_is_bad(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = publish(tmp_path, 1), publish(tmp_path, 2)
+    (bad / "shard_0.bin").write_bytes(b"other")
+    assert main(["verify", str(good)]) == 0
+    assert capsys.readouterr().out == f"{good}: good\n"
+    assert main(["verify", str(good), str(bad), str(tmp_path / "none")]) == 1
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == f"{good}: good"
+    assert second.startswith(f"{bad}: shard_0.bin has 5 bytes instead of ")
+    assert third == f"{tmp_path}/none: manifest.json is missing or unreadable"
+
+
+def test_report_of_a_folder_that_is_no_run_is_one_line() -> None:
+    done = muster("report", "/no/run")
+    assert done.returncode in (65, 69)
+    assert done.stderr.count("\n") == 1
+    assert ". Fix: " in done.stderr
+
+
+def test_reader_that_leaves_is_no_traceback(tmp_path: Path) -> None:
+    publish(tmp_path, 1)
+    line = f'{sys.executable} -m muster verify "$@" | true; echo "${{PIPESTATUS[0]}}"'
+    done = subprocess.run(
+        ["bash", "-c", line, "bash", *[str(tmp_path / "step_00000001")] * 50],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr

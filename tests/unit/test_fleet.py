@@ -1,0 +1,335 @@
+"""The supervisor's side of the guards, with a fake srun that starts the real guard here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from muster.errors import CreateError
+from muster.site import Site
+from resume import allocation, lease
+from resume.allocation import Allocation
+from resume.fleet import Fleet, guard_srun, step_environment
+from resume.nodewatch import NodeWatch
+from tests.harness.programs import Scontrol, node_record, put
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG = 30.0
+Program = Callable[[str, str], Path]
+
+# One guard a node: labels its lines, gives each of them all of the input.
+SRUN = f"""#!{sys.executable}
+import os, subprocess, sys, threading
+options = [word for word in sys.argv[1:] if word.startswith("--")]
+nodelist = next(o for o in options if o.startswith("--nodelist=")).partition("=")[2].split(",")
+command = sys.argv[1 + next(i for i, w in enumerate(sys.argv[1:]) if not w.startswith("--")):]
+guards = []
+for number, name in enumerate(nodelist):
+    env = {{**os.environ, "SLURMD_NODENAME": name}}
+    guards.append(subprocess.Popen(command, env=env, stdin=-1, stdout=-1))
+def label(number, guard):
+    for line in guard.stdout:
+        os.write(1, b"%d: " % number + line)
+threads = [threading.Thread(target=label, args=pair) for pair in enumerate(guards)]
+for thread in threads:
+    thread.start()
+while block := os.read(0, 65536):
+    for guard in guards:
+        guard.stdin.write(block)
+        guard.stdin.flush()
+for guard in guards:
+    guard.stdin.close()
+sys.exit(max(guard.wait() for guard in guards))
+"""
+
+GUARD = """
+import os, sys
+from functools import partial
+from pathlib import Path
+from resume import guard
+run_dir, check = Path(sys.argv[1]), sys.argv[2]
+node = os.environ["SLURMD_NODENAME"]
+nonce = "no" if node in os.environ.get("BLIND", "").split() else "the nonce"
+sys.exit(guard.serve(guard.GuardArguments(run_dir, "7", 0, 1, 1000.0, nonce, [check])))
+"""
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "nonce").write_text("the nonce")
+    lease.take(folder, "7", 0, 0)
+    return folder
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> Path:
+    """Fit, but for the nodes that a file names."""
+    (tmp_path / "unfit").write_text("")
+    line = f'grep -qx "$SLURMD_NODENAME" "{tmp_path}/unfit"'
+    return put(
+        tmp_path,
+        "check",
+        f"""{line} && echo '{{"fit": false, "unfit": ["gpu"]}}' || echo '{{"fit": true}}'""",
+    )
+
+
+@pytest.fixture
+def fleet(run_dir: Path, check: Path, program: Program, scontrol: Scontrol) -> Iterator[Fleet]:
+    program("srun", SRUN)
+    one = Fleet(
+        [sys.executable, "-c", GUARD, str(run_dir), str(check)], run_dir / "logs" / "guards.log"
+    )
+    yield one
+    one.leave()
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def reported(fleet: Fleet, rank: int) -> bool:
+    return rank in fleet.exits(["n1", "n2"])
+
+
+def test_guards_of_two_nodes_from_hello_to_bye(fleet: Fleet, tmp_path: Path) -> None:
+    assert not fleet.running()
+    assert not fleet.order(do="alive")
+    fleet.start(["n1", "n2"])
+    views = fleet.nodes
+    until(lambda: all(view.hello for view in views.values()))
+    assert [view.shared for view in views.values()] == [True, True]
+    assert fleet.running()
+    assert max(fleet.silent_s(name) for name in views) < LONG
+    beats = tmp_path / "beats"
+    fleet.prepare(3, beats, fresh=True)
+    until(lambda: all(view.ready == 3 for view in views.values()))
+    assert all(view.port for view in views.values())
+    (beats / "rank_0.json").write_text('{"phase": "step", "step": 5}')
+    until(lambda: all(view.beats for view in views.values()))
+    phase, step, age, node = fleet.beats(["n1"])[0]
+    assert (phase, step, node) == ("step", 5, "n1")
+    assert age >= 0
+    for rank, code in ((1, 0), (0, 137)):
+        (beats / f"rank_{rank}.exit").write_text(f"{code}\n")
+        until(partial(reported, fleet, rank))
+    assert list(fleet.exits(["n1", "n2"]).items()) == [(1, 0), (0, 137)]  # first seen first
+    fleet.order(do="kill", attempt=3)
+    until(lambda: all(view.clean == 3 for view in views.values()))
+    fleet.check()
+    until(lambda: all(view.gate for view in views.values()))
+    fleet.prepare(4, beats, fresh=True)
+    until(lambda: all(view.ready == 4 for view in views.values()))
+    assert (fleet.exits(["n1", "n2"]), fleet.beats(["n1", "n2"])) == ({}, {})
+    fleet.leave()
+    assert not fleet.running()
+    assert not fleet.order(do="alive")
+
+
+SAID = [
+    b"not json\n", b"0: {\n", b"0: []\n", b'0: {"n": ["n1"]}\n', b'0: {"n": "n9", "hello": 1}\n',
+    b'0: {"n": "n1", "r": [], "x": {}}\n', b'0: {"n": "n1", "r": {"0": []}, "x": {}}\n',
+    b'0: {"n": "n1", "r": {"0": 3}, "x": {}}\n', b'0: {"n": "n1", "r": {}, "x": {"0": "one"}}\n',
+    b'0: {"n": "n1", "ready": Infinity, "port": 1}\n', b'0: {"n": "n1", "hello": true}\n',
+    b'0: {"n": "n1", "gate": true}\n', b'0: {"n": "n1", "r": {"x": ["a", 1, 2]}, "x": {}}\n',
+    b"0: " + b"[" * 100_000 + b"\n", b'0: {"n": "n1", ' + b"\xff\n",
+    b'0: {"n": "n1"}1: {"n": "n2"}\n',
+]  # fmt: skip
+
+
+def test_garbled_lines_do_not_deafen_the_supervisor(
+    fleet: Fleet, program: Program, tmp_path: Path
+) -> None:
+    """After every kind of torn line a whole one is still heard."""
+    whole = [json.dumps({"n": "n1", "r": {}, "x": {str(i): i}}).encode() for i in range(len(SAID))]
+    text = b"".join(b"%s0: %s\n" % pair for pair in zip(SAID, whole, strict=True))
+    (tmp_path / "said").write_bytes(text)
+    program("srun", f"cat {tmp_path}/said; cat >/dev/null")
+    fleet.start(["n1", "n2"])
+    last = len(SAID) - 1
+    until(lambda: fleet.exits(["n1"]).get(last) == last)
+    assert len(fleet.exits(["n1"])) == 1
+
+
+def test_an_srun_that_no_longer_reads_does_not_hold_the_supervisor(
+    fleet: Fleet, program: Program
+) -> None:
+    program("srun", "exec sleep 600")
+    fleet.start(["n1"])
+    deadline = time.monotonic() + LONG
+    while fleet.order(do="alive", text="x" * 2000):
+        assert time.monotonic() < deadline
+    assert fleet.running()
+
+
+def test_srun_that_ends_is_seen(fleet: Fleet, program: Program, run_dir: Path) -> None:
+    program("srun", "echo 'srun: error: no' >&2; exit 1")
+    fleet.start(["n1"])
+    until(lambda: not fleet.running())
+    assert (run_dir / "logs" / "guards.log").read_text() == "srun: error: no\n"
+
+
+def test_srun_line_of_the_guards() -> None:
+    argv = guard_srun(["n1", "n3"], ["muster", "guard"])
+    assert argv[0] == "srun"
+    assert argv[-2:] == ["muster", "guard"]
+    assert {"--overlap", "--no-kill", "--label", "--nodes=2", "--ntasks=2", "--nodelist=n1,n3"} <= (
+        set(argv)
+    )
+
+
+def test_environment_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "8")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("PYTHONPATH", f"/a{os.pathsep}{ROOT}{os.pathsep}/b")
+    environment = step_environment()
+    assert not {"SLURM_NTASKS", "SLURM_CPUS_PER_TASK"} & set(environment)
+    assert environment["SLURM_JOB_ID"] == "7"
+    assert environment["PYTHONPATH"] == os.pathsep.join([str(ROOT), "/a", "/b"])
+    text = "import resume, muster.errors; print(resume.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=environment, cwd="/", capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == str(ROOT / "resume" / "__init__.py")
+
+
+# -- the gate over an allocation -------------------------------------------------------------
+
+
+class Waiter:
+    """Waits, and remembers what was said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+@pytest.fixture
+def gate(fleet: Fleet, run_dir: Path, scontrol: Scontrol) -> Callable[..., Allocation]:
+    def make(*records: str, names: str = "n1,n2,n3") -> Allocation:
+        scontrol.nodes(*(records or [node_record(name) for name in names.split(",")]))
+        scontrol.job(NodeList=names)
+        watch = NodeWatch("7", names.split(","))
+        watch.refresh()
+        return Allocation(Site(gate_timeout_s=LONG), fleet, watch, run_dir, Waiter())
+
+    return make
+
+
+def test_gate_keeps_slurms_order(gate: Callable[..., Allocation]) -> None:
+    one = gate()
+    assert one.gate(2) == ["n1", "n2", "n3"]
+    assert (one.bad, one.bad_text()) == ({}, "nothing known")
+
+
+def test_unfit_lost_and_drained_nodes_are_out_and_stay_out(
+    gate: Callable[..., Allocation], tmp_path: Path, scontrol: Scontrol
+) -> None:
+    (tmp_path / "unfit").write_text("n2\n")
+    drained = node_record("n4", "IDLE+DRAIN", Reason="muster:gpu:hardware Xid 79 [root@x]")
+    one = gate(
+        node_record("n1"), node_record("n2"), node_record("n3", "DOWN*"), drained,
+        names="n1,n2,n3,n4",
+    )  # fmt: skip
+    assert one.gate(1) == ["n1"]
+    assert one.bad == {
+        "n2": "gpu", "n3": "lost, says Slurm", "n4": "muster:gpu:hardware Xid 79",
+    }  # fmt: skip
+    assert one.unfit_unknown_to_slurm() == ["n2"]
+    (tmp_path / "unfit").write_text("")
+    assert one.gate(1) == ["n1"]  # well again, but what runs there is not ours
+
+
+def test_a_node_that_does_not_see_the_run_dir_is_out(
+    gate: Callable[..., Allocation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLIND", "n3")
+    one = gate()
+    assert one.gate(2) == ["n1", "n2"]
+    assert list(one.bad) == ["n3"]
+
+
+def test_a_run_dir_that_only_one_node_sees_is_an_error(
+    gate: Callable[..., Allocation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLIND", "n2 n3")
+    with pytest.raises(CreateError, match="RUN_DIR is not shared: node n2 does not see it"):
+        gate().gate(2)
+
+
+def test_a_spare_that_is_slow_does_not_hold_up(
+    gate: Callable[..., Allocation], check: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocation, "_SPARE_WAIT_S", 0.3)
+    check.write_text(
+        "#!/bin/bash\n[[ $SLURMD_NODENAME == n3 ]] && sleep 3\necho '{\"fit\": true}'\n"
+    )
+    one = gate()
+    assert one.gate(2) == ["n1", "n2"]
+    assert one.bad == {}  # slow, not bad
+
+
+# -- what Slurm says of the nodes ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("record", "allocated", "lost", "condemned"),
+    [
+        (node_record("n1"), "n1", False, None),
+        (node_record("n1", "DOWN"), "n1", True, None),
+        (node_record("n1", "ALLOCATED*"), "n1", True, None),
+        (node_record("n1"), "n2", True, None),  # taken out of the job
+        (node_record("n1"), "(null)", False, None),  # the job is on its way
+        (node_record("n1", "MIXED+DRAIN", Reason="muster:gpu:hardware off the bus [root@x]"), "n1",
+         False, "muster:gpu:hardware off the bus"),
+        (node_record("n1", "MIXED+DRAIN", Reason="muster:disk:policy nearly full [root@x]"), "n1",
+         False, None),
+        (node_record("n1", "MIXED+DRAIN", Reason="maintenance on Monday [ann@x]"), "n1", False,
+         None),
+        (node_record("n1", Reason="muster:gpu:hardware old [root@x]"), "n1", False, None),
+        ("", "n1", False, None),
+    ],
+)  # fmt: skip
+def test_node_watch(
+    record: str, allocated: str, lost: bool, condemned: str | None, scontrol: Scontrol
+) -> None:
+    scontrol.nodes(record)
+    scontrol.job(NodeList=allocated)
+    watch = NodeWatch("7", ["n1"])
+    watch.refresh()
+    assert (watch.lost("n1"), watch.condemned("n1")) == (lost, condemned)
+
+
+def test_a_silent_slurm_changes_nothing(scontrol: Scontrol) -> None:
+    watch = NodeWatch("7", ["n1", "n2"])
+    watch.refresh()
+    assert set(watch.nodes) == {"n1", "n2"}
+    scontrol.nodes(node_record("n1", "DOWN"))
+    (scontrol.state / "job").write_text("")
+    watch.refresh()
+    assert not watch.lost("n1")
+    assert not NodeWatch("7", ["n1"]).lost("n1")

@@ -1,0 +1,81 @@
+"""Which rank hangs: not the first that is seen silent, but the one that the others wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.recipe import Hang
+from resume.watch import find_hung
+
+HANG = Hang(floor_s=30, factor=5, setup_s=1200, save_s=1800, eval_s=900)
+Beats = dict[int, tuple[str, int | None, float, str]]
+
+
+def beat(phase: str, step: int | None, age: float, node: str = "n1") -> Any:
+    return (phase, step, age, node)
+
+
+ROWS: list[tuple[str, Beats, dict[int, int], float | None, int | None]] = [
+    ("nobody", {}, {}, 1.0, None),
+    ("alive", {0: beat("step", 5, 29), 1: beat("step", 5, 1)}, {}, 1.0, None),
+    ("at the floor", {0: beat("step", 5, 30)}, {}, 1.0, None),
+    ("above the floor", {0: beat("step", 5, 30.1)}, {}, 1.0, 0),
+    ("slow steps raise the limit", {0: beat("step", 5, 49)}, {}, 10.0, None),
+    ("above five slow steps", {0: beat("step", 5, 51)}, {}, 10.0, 0),
+    ("no step timed yet: that of the setup", {0: beat("step", 1, 1199)}, {}, None, None),
+    ("no step timed yet, above it", {0: beat("step", 1, 1201)}, {}, None, 0),
+    ("setup", {0: beat("setup", None, 1199)}, {}, 1.0, None),
+    ("setup, above", {0: beat("setup", None, 1201)}, {}, 1.0, 0),
+    ("save", {0: beat("save", 5, 1799)}, {}, 1.0, None),
+    ("save, above", {0: beat("save", 5, 1801)}, {}, 1.0, 0),
+    ("eval", {0: beat("eval", 5, 899)}, {}, 1.0, None),
+    ("eval, above", {0: beat("eval", 5, 901)}, {}, 1.0, 0),
+    ("a phase of the recipe's own counts as a step", {0: beat("thinking", 5, 31)}, {}, 1.0, 0),
+    ("ended ranks need not beat", {0: beat("step", 5, 99)}, {0: 0}, 1.0, None),
+    ("ended badly neither", {0: beat("step", 5, 99)}, {0: 1}, 1.0, None),
+    ("the one silent longest", {0: beat("step", 5, 40), 1: beat("step", 5, 41)}, {}, 1.0, 1),
+    ("equal silence: the earliest step",
+     {0: beat("step", 6, 40), 1: beat("step", 5, 40), 2: beat("step", 6, 40)}, {}, 1.0, 1),
+    ("equal silence: no step is earliest",
+     {0: beat("step", 6, 40), 1: beat("step", None, 40)}, {}, 1.0, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "beats", "exits", "p99", "rank"), ROWS, ids=[r[0] for r in ROWS])
+def test_row(
+    name: str, beats: Beats, exits: dict[int, int], p99: float | None, rank: int | None
+) -> None:
+    found = find_hung(beats, exits, HANG, p99)
+    assert (found[0] if found else None) == rank
+
+
+def test_node_and_silence_are_told() -> None:
+    beats = {3: beat("step", 5, 31.5, "n2"), 0: beat("step", 5, 2.0, "n1")}
+    assert find_hung(beats, {}, HANG, 1.0) == (3, "n2", 31.5)
+
+
+phases = st.sampled_from(["setup", "step", "save", "eval", "other"])
+all_beats = st.dictionaries(
+    st.integers(0, 7),
+    st.tuples(phases, st.none() | st.integers(0, 99), st.floats(0, 5000), st.just("n1")),
+)
+
+
+@given(all_beats, st.dictionaries(st.integers(0, 7), st.integers(0, 255)), st.floats(0.01, 500))
+def test_culprit_is_silent_longest_of_the_living(
+    beats: Beats, exits: dict[int, int], p99: float
+) -> None:
+    found = find_hung(beats, exits, HANG, p99)
+    limits = {"setup": 1200.0, "save": 1800.0, "eval": 900.0}
+    late = {
+        rank: age
+        for rank, (phase, _, age, _) in beats.items()
+        if rank not in exits and age > limits.get(phase, max(30, 5 * p99))
+    }
+    assert (found is None) == (not late)
+    if found:
+        assert late[found[0]] == found[2] == max(late.values())
