@@ -42,7 +42,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if words[:1] == ["run"] and "--" in words:  # the rest belongs to the training command
         rest = words[words.index("--") + 1 :]
         words = words[: words.index("--")]
-    arguments = build_parser().parse_args(words)
+    parser = build_parser()
+    arguments, extra = parser.parse_known_args(words)
+    if "assignments" in arguments and all("=" in w and not w.startswith("-") for w in extra):
+        arguments.assignments += extra  # argparse takes only the first row of positionals
+    elif extra:
+        parser.error(f"unrecognized arguments: {' '.join(extra)}")
     if rest:
         arguments.rest = rest
     try:

@@ -107,6 +107,9 @@ def _check(recipe: Recipe, where: str) -> None:
         if names.count(command.name) > 1:
             raise ConfigError(f"{where}: commands", f"'{command.name}' twice", "give unique names")
         _check_command(command, f"{where}: commands: {command.name}")
+    if sum(command.done_by == "DONE" for command in recipe.commands) > 1:
+        fix = "write done_by: exit at all but the one that trains"
+        raise ConfigError(f"{where}: commands", "more than one is done by the file DONE", fix)
     _check_patience(recipe, where)
 
 

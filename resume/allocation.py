@@ -7,6 +7,7 @@ but what runs on it then is nothing that this supervisor started.
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Protocol
@@ -17,6 +18,7 @@ from resume.fleet import Fleet
 from resume.nodewatch import NodeWatch
 from resume.rescue import answers
 
+_REVIVE_S = 3.0
 _SPARE_WAIT_S = 3.0  # a spare that is slow to answer must not hold up a restart
 
 
@@ -40,6 +42,7 @@ class Allocation:
     run_dir: Path
     waiter: Waiter
     bad: dict[str, str] = field(default_factory=dict)  # node -> reason
+    _revived_at: float = 0.0
 
     def usable(self) -> list[str]:
         """Nodes that nothing is known against, in Slurm's order."""
@@ -60,10 +63,22 @@ class Allocation:
         """All that is known against nodes, in one line."""
         return "; ".join(f"{name}: {why}" for name, why in self.bad.items()) or "nothing known"
 
-    def unfit_unknown_to_slurm(self) -> list[str]:
-        """Nodes that Slurm would hand out again, although they failed our gate."""
-        nodes = self.node_watch.nodes
-        return [n for n in self.bad if n in nodes and not nodes[n].closed and not nodes[n].lost]
+    def revive_guards(self, attempt: int, beat_dir: Path) -> None:
+        """New guards beside a running attempt, on the nodes that answer.
+
+        srun gives up all guards when the connection to one of them breaks, so this is what follows
+        the loss of a node; silence is counted anew, or every node would look lost.
+        """
+        now = time.monotonic()
+        if now - self._revived_at < _REVIVE_S:
+            return
+        self._revived_at = now
+        with ThreadPoolExecutor(8) as pool:
+            names = self.usable()
+            present = [n for n, there in zip(names, pool.map(self.answers, names)) if there]
+        if present:
+            self.fleet.start(present)
+            self.fleet.prepare(attempt, beat_dir, fresh=False)
 
     def start_guards(self) -> None:
         """Guards on all usable nodes; a node without an answer is out.

@@ -42,7 +42,8 @@ class Attempt:
         if not s.wait_for(lambda: all(views[n].ready == number for n in self.nodes), _READY_S):
             for name in [n for n in self.nodes if views[n].ready != number]:
                 s.allocation.condemn(name, "its guard does not answer")
-            return Verdict("swap", "node_lost", "a node did not get ready")
+            s.note_incident("node_lost", name, "its guard does not answer")
+            return Verdict("swap", "node_lost", "a node did not get ready", name)
         address = s.allocation.node_watch.nodes[self.nodes[0]].address
         plan = LaunchPlan(
             run_dir=s.run_dir,
@@ -73,6 +74,7 @@ class Attempt:
             ranks=plan.num_ranks,
             resume_step=self.picked.step,
         )
+        s.guarded = (plan.attempt, plan.beat_dir)
         launched = launch(plan)
         metrics = MetricsTail(s.run_dir / "metrics.jsonl", plan.attempt)
         watch = Watch(s, launched, self.command, metrics)
@@ -83,6 +85,7 @@ class Attempt:
         finally:
             launched.end()
         self._clean(plan.attempt, evidence)
+        s.guarded = None
         verdict = decide(evidence, s.recipe.budget)
         self._record(launched, metrics, evidence, verdict, detected_at)
         return verdict
@@ -94,12 +97,19 @@ class Attempt:
             s.allocation.condemn(name, "does not respond")
         for name, reason in evidence.unfit.items():
             s.allocation.condemn(name, reason)
-        s.fleet.order(do="kill", attempt=attempt)
-        views = s.fleet.nodes
         rest = [name for name in self.nodes if name not in evidence.lost]
-        s.wait_for(lambda: all(views[name].clean == attempt for name in rest), _CLEAN_S)
+
+        def is_clean(name: str) -> bool:
+            view = s.fleet.nodes.get(name)
+            return view is not None and view.clean == attempt
+
+        def all_clean() -> bool:
+            s.fleet.order(do="kill", attempt=attempt)  # again: guards may have been replaced
+            return all(is_clean(name) for name in rest)
+
+        s.wait_for(all_clean, _CLEAN_S)
         for name in rest:
-            if views[name].clean != attempt:
+            if not is_clean(name):
                 s.allocation.condemn(name, f"ranks of attempt {attempt} cannot be killed")
 
     def _record(

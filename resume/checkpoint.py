@@ -144,6 +144,7 @@ class CheckpointDraft:
         if self.published.exists():  # written once; and only now no rank writes to the draft
             shutil.rmtree(self.dir, ignore_errors=True)
             return
+        self._refuse_unsealed(body["files"])
         try:
             for rank in range(self.world_size):
                 self._seal_file(rank).unlink()
@@ -154,6 +155,13 @@ class CheckpointDraft:
         except OSError as error:
             raise StorageError(f"checkpoint {self.dir.name}: {error}") from error
         prune(self.checkpoints_dir, self.keep)
+
+    def _refuse_unsealed(self, sealed: dict[str, Any]) -> None:
+        """A file that no rank sealed would make the checkpoint one that never verifies."""
+        seals = {self._seal_file(rank).name for rank in range(self.world_size)}
+        unsealed = set(_sizes(self.dir)) - set(sealed) - seals
+        if unsealed:
+            raise CheckpointError(f"checkpoint {self.dir.name}: not sealed: {sorted(unsealed)}")
 
     def _collect_seals(self, deadline: float) -> dict[str, Any]:
         """Seals of all ranks, once the files they name are visible here with their full size."""

@@ -89,6 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
         run_dir=run_dir,
         token=token,
         journal=Journal(run_dir / "journal.jsonl", token),
+        host=os.environ.get("SLURMD_NODENAME") or os.uname().nodename,
         fleet=Fleet([*own_argv(), "guard", *options], run_dir / "logs" / "guards.log"),
         **_shape(recipe, site),
     )
@@ -165,7 +166,7 @@ def _introduce(supervisor: Supervisor, restart: int) -> None:
         )
     takeover = bool(entries) and entries[-1]["event"] not in journal.ENDS
     reason = "takeover" if takeover else ("requeued" if restart or entries else "first")
-    facts = {"job": s.job.job_id, "restart": restart, "host": os.uname().nodename}
+    facts = {"job": s.job.job_id, "restart": restart, "host": s.host}
     s.note("supervisor_started", **facts, reason=reason)
     if takeover:
         _record_takeover(s, entries, restart)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import threading
@@ -24,7 +25,7 @@ class NodeView:
     hello: bool = False
     shared: bool = False
     boot: str = ""
-    heard_at: float = 0.0  # monotonic; 0: never
+    heard_at: float = 0.0  # monotonic; at first the time when its guard was started
     ready: Optional[int] = None  # attempt whose beat folder exists
     port: int = 0
     gate: Optional[bool] = None  # None: no answer yet
@@ -46,7 +47,7 @@ class Fleet:
 
     def start(self, nodes: Sequence[str]) -> None:
         """Start a guard on every node; their hellos come in later."""
-        self.nodes = {name: NodeView() for name in nodes}
+        self.nodes = {name: NodeView(heard_at=time.monotonic()) for name in nodes}
         self._exits_seen = []
         argv = guard_srun(nodes, self._guard_argv)
         with self._log.open("ab") as log:
@@ -121,20 +122,23 @@ class Fleet:
         self.order(do="check", time=time.time())
 
     def silent_s(self, name: str) -> float:
-        """Seconds since a node was last heard."""
-        return time.monotonic() - self.nodes[name].heard_at
+        """Seconds since a node was last heard; without end where there is no guard."""
+        view = self.nodes.get(name)
+        return time.monotonic() - view.heard_at if view is not None else math.inf
 
     def beats(self, names: Iterable[str]) -> dict[int, tuple[str, Optional[int], float, str]]:
         """{rank: (phase, step, age in s, node)} of the given nodes, age as of now."""
         return {
             rank: (phase, step, age + self.silent_s(name), name)
             for name in names
+            if name in self.nodes
             for rank, (phase, step, age) in self.nodes[name].beats.items()
         }
 
     def exits(self, names: Iterable[str]) -> dict[int, int]:
         """{rank: exit code} of the given nodes, in the order in which they were reported."""
-        merged = {r: c for name in names for r, c in self.nodes[name].exits.items()}
+        views = [self.nodes[name] for name in names if name in self.nodes]
+        merged = {rank: code for view in views for rank, code in view.exits.items()}
         return {rank: merged[rank] for rank in self._exits_seen if rank in merged}
 
     def leave(self) -> None:

@@ -30,6 +30,7 @@ from resume.lease import LeaseWatch
 
 TICK_S = 0.2
 REPORT_S = 0.5
+_CHECK_S = 45.0  # the gate takes a second; one that hangs must not block the next one
 _LINE_BYTES = 1000  # srun keeps lines of several nodes apart only up to 1024 bytes
 _REASON_CHARS = 100  # six bytes each at worst
 
@@ -58,6 +59,7 @@ class Guard:
     present: Optional[ranks.Ranks] = None
     check: Optional[subprocess.Popen[bytes]] = None
     check_out: BinaryIO = field(default_factory=io.BytesIO)
+    check_started_at: float = 0.0
     killing: Optional[int] = None
     buffer: bytes = b""
     eof: bool = False
@@ -107,6 +109,7 @@ class Guard:
         if self.check is None:
             argv = [*self.arguments.check_argv, "--shared", str(self.arguments.run_dir)]
             argv += ["--reference-time", f"{reference_time:.3f}"]
+            self.check_started_at = time.monotonic()
             self.check_out = memory_file()  # not a pipe: a check with much to say would fill it
             self.check = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=self.check_out, stderr=subprocess.DEVNULL
@@ -114,7 +117,10 @@ class Guard:
 
     def work(self) -> None:
         """Whatever is due: collect a check, go on killing, report."""
-        if self.check is not None and self.check.poll() is not None:
+        if self.check is not None and self.check.poll() is None:
+            if time.monotonic() - self.check_started_at > _CHECK_S:
+                self.check.kill()  # its answer says then how it ended
+        elif self.check is not None:
             with self.check_out as out:
                 out.seek(0)
                 text = out.read().decode(errors="replace")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from resume.lease import LeaseWatch
 
 _FIRST_RETRY_S, _RETRY_S = 0.3, 2.0  # first soon: Slurm may be about to kill us
-_LEASE_MOVES_S = 1.5  # a living supervisor advances its lease every second
 _PATIENCE_S = 900.0
 
 
@@ -39,13 +38,19 @@ def rescue(arguments: GuardArguments, node: str, watch: LeaseWatch, cause: str) 
         cause: supervisor_lost or batch_host_lost, for the journal.
     """
     deadline = time.monotonic() + _PATIENCE_S
-    attempt = 0
+    attempt, changed_at = 0, watch.changed_at
     while time.monotonic() < deadline:
-        ranks.kill(arguments.run_dir)
+        still_s = watch.still_s()
         try:
             job = slurm.show_job(arguments.job)
-            if not _needed(arguments, job, watch):
+            if not _needed(arguments, job):
                 return 0
+            if job.state == "RUNNING" and watch.changed_at != changed_at:
+                return 0  # its supervisor lives; a job that is ending has none
+            if job.state == "RUNNING" and still_s < arguments.lease_s:
+                time.sleep(_FIRST_RETRY_S)  # nobody ends this job, so there is time to make sure
+                continue
+            ranks.kill(arguments.run_dir)
             attempt += 1  # counted from when Slurm answers, which all guards see together
             if _first(arguments, attempt):
                 with contextlib.suppress(OSError):  # a full disk must not keep the job down
@@ -58,15 +63,13 @@ def rescue(arguments: GuardArguments, node: str, watch: LeaseWatch, cause: str) 
     return 1
 
 
-def _needed(arguments: GuardArguments, job: slurm.Job, watch: LeaseWatch) -> bool:
+def _needed(arguments: GuardArguments, job: slurm.Job) -> bool:
     """Whether the job still is the one that lost its supervisor."""
     if not lease.owns(arguments.run_dir, arguments.token):
         return False
     entries = journal.read(arguments.run_dir / "journal.jsonl")
     if entries and entries[-1]["event"] in journal.ENDS:
         return False
-    if job.state == "RUNNING" and watch.still_s() < _LEASE_MOVES_S:
-        return False  # its supervisor lives; a job that is ending has none
     return job.restarts == arguments.restart and job.lost_its_script
 
 

@@ -56,8 +56,10 @@ class Supervisor:
     fleet: Fleet
     ranks_per_node: int
     cpus_per_rank: Optional[int]
+    host: str  # the node that we run on, as Slurm calls it
     state: State = field(default_factory=State)
     allocation: Allocation = field(init=False)
+    guarded: Optional[tuple[int, Path]] = None  # attempt and its beat folder, while ranks run
     time_is_up: bool = False  # set by SIGUSR1
     _lease: Lease = field(init=False)
     _owner_checked_at: float = 0.0
@@ -92,6 +94,11 @@ class Supervisor:
                 self.wait_for(lambda: False, _STORAGE_WAIT_S)
         self.state.note({"event": event, **facts})
 
+    def note_incident(self, cause: str, node: Optional[str], why: str) -> None:
+        """Something that went wrong before any rank was started."""
+        facts = {"last_step": None, "last_step_time": None, "detected_at": time.time()}
+        self.note("incident", attempt=None, cause=cause, node=node, detail=why, **facts)
+
     # -- staying alive while waiting ---------------------------------------------------------
 
     def tick(self) -> None:
@@ -109,6 +116,8 @@ class Supervisor:
                 self.fleet.leave()
                 raise Ended(75)
         self._lease.renew()
+        if self.guarded is not None and not self.fleet.running():
+            self.allocation.revive_guards(*self.guarded)
         if now - self._greeted_at > 1.0:
             self._greeted_at = now
             self.fleet.order(do="alive")
@@ -138,7 +147,7 @@ class Supervisor:
         """All commands, one after the other; returns the exit code of the job."""
         try:
             self.allocation.node_watch.start()
-            self.note("allocation", nodes=self.allocation.node_watch.names, lost=[])
+            self.note("allocation", nodes=self.allocation.node_watch.names)
             if self.done_file.exists():
                 self.say(f"{self.run_dir} is already complete")
             self._check_budget()
@@ -162,7 +171,7 @@ class Supervisor:
         """Supervisors that die before any attempt must not be brought back for ever."""
         if self.state.no_progress >= self.recipe.budget.no_progress and not self.done_file.exists():
             why = f"{self.state.no_progress} failures in a row without a new training step"
-            self.stop(Verdict("stop", "supervisor_lost", why))
+            self.stop(Verdict("stop", None, why))
 
     def _end_on_error(self, error: MusterError) -> None:
         """A person is needed: the guards must not bring the job back."""
@@ -201,9 +210,15 @@ class Supervisor:
         self.note("gate", fit=fit, unfit=dict(allocation.bad))
         if len(fit) < wanted:
             why = f"{len(fit)} fit nodes, {wanted} needed: {allocation.bad_text()}"
-            return Verdict("requeue", "node_unfit", why, next(iter(allocation.bad), None))
+            node = next(iter(allocation.bad), None)
+            self.note_incident("node_unfit", node, why)
+            return Verdict("requeue", "node_unfit", why, node)
         nodes = choose(fit, self.state.last_nodes, wanted)
-        picked = self._pick()
+        try:
+            picked = self._pick()
+        except OSError as error:
+            self.note_incident("storage", None, str(error))
+            return Verdict("wait", "storage", f"checkpoints cannot be read: {error}")
         attempt = Attempt(self, command, nodes, picked)
         return attempt.run()
 
@@ -255,21 +270,16 @@ class Supervisor:
             fix = "repair the nodes, then sbatch with the same --run-dir"
             self.stop(Verdict("stop", verdict.cause, f"{verdict.why}; budget spent", None, fix))
         self.say("asking Slurm for a new allocation (requeue)")
-        self.note("requeued", why=verdict.why, cause=verdict.cause)
-        self.fleet.leave()
         while True:
+            # First the act, then the word: were we killed in between, the guards would believe it.
             try:
                 slurm.requeue(self.job.job_id)
-                self._exclude_unfit()
             except UnavailableError as error:
                 self.say(str(error))
+            else:
+                self.note("requeued", why=verdict.why, cause=verdict.cause)
+                self.fleet.leave()
             self.wait_for(lambda: False, self.site.requeue_wait_s)
-
-    def _exclude_unfit(self) -> None:
-        """Nodes that failed our gate but look fine to Slurm would be handed to us again."""
-        unfit = self.allocation.unfit_unknown_to_slurm()
-        if unfit:
-            slurm.exclude(self.job.job_id, unfit)
 
     def end_now(self) -> NoReturn:
         """Slurm ends the job (cancelled, preempted, requeued): say so and go, within a second.

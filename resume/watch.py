@@ -59,7 +59,7 @@ class Watch:
         if self.lost or self._left() or self._settled_trouble():
             return True
         self._find_hung()
-        if self.hung and self.supervisor.fleet.silent_s(self.hung[1]) > self._quiet_s:
+        if self.hung and self._is_mute(self.hung[1]):
             self.lost = [self.hung[1]]  # not the rank is silent, its whole node is
         if self.hung or self._timed_out():
             return True
@@ -79,7 +79,7 @@ class Watch:
     def _note_first_step(self) -> None:
         if self.metrics.first_step is not None and not self.first_step_seen:
             self.first_step_seen = True
-            self.supervisor.journal.append(
+            self.supervisor.note(
                 "first_step",
                 attempt=self.launched.plan.attempt,
                 step=self.metrics.first_step,
@@ -120,9 +120,13 @@ class Watch:
         """Silence of a node that is looked into."""
         return _SUSPICIOUS_S if self.trouble_at is not None else self.supervisor.site.lost_after_s
 
+    def _is_mute(self, name: str) -> bool:
+        s = self.supervisor
+        return name != s.host and s.fleet.silent_s(name) > self._quiet_s
+
     def _find_lost(self) -> None:
         s = self.supervisor
-        quiet = [name for name in self.nodes if s.fleet.silent_s(name) > self._quiet_s]
+        quiet = [name for name in self.nodes if self._is_mute(name)]
         self.lost = [name for name in self.nodes if s.allocation.node_watch.lost(name)]
         unknown = [name for name in quiet if name not in self.lost]
         if unknown:
@@ -215,10 +219,13 @@ def find_hung(
     """
     step_limit = hang.setup_s if p99_s is None else max(hang.floor_s, hang.factor * p99_s)
     limits = {"setup": hang.setup_s, "save": hang.save_s, "eval": hang.eval_s}
+    living = {rank: beat for rank, beat in beats.items() if rank not in exits}
+    # The most patient phase holds for all: while one rank saves, its peers wait for it.
+    limit = max((limits.get(phase, step_limit) for phase, *_ in living.values()), default=0.0)
     late = [
         (age, -(step or 0), rank, node)
-        for rank, (phase, step, age, node) in beats.items()
-        if rank not in exits and age > limits.get(phase, step_limit)
+        for rank, (_, step, age, node) in living.items()
+        if age > limit
     ]
     if not late:
         return None

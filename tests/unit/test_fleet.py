@@ -259,7 +259,6 @@ def test_unfit_lost_and_drained_nodes_are_out_and_stay_out(
     assert one.bad == {
         "n2": "gpu", "n3": "lost, says Slurm", "n4": "muster:gpu:hardware Xid 79",
     }  # fmt: skip
-    assert one.unfit_unknown_to_slurm() == ["n2"]
     (tmp_path / "unfit").write_text("")
     assert one.gate(1) == ["n1"]  # well again, but what runs there is not ours
 
