@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.recipe import Command
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _READY_S = 15.0
 _CLEAN_S = 15.0
+_NOT_SAID = ("slurmstepd", "srun: ", "Terminated", "Killed")  # by Slurm and the shell
+_TAIL_BYTES, _SAID_CHARS, _ASKED_RANKS = 4096, 300, 16
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Attempt:
             launched.end()
         self._clean(plan.attempt, evidence)
         s.guarded = None
-        verdict = decide(evidence, s.recipe.budget)
+        verdict = with_last_words(decide(evidence, s.recipe.budget), evidence, plan.log_dir)
         self._record(launched, metrics, evidence, verdict, detected_at)
         return verdict
 
@@ -143,6 +146,39 @@ class Attempt:
             repeatable=verdict.repeatable,
             exit_codes={str(rank): code for rank, code in evidence.exits.items()},
         )
+
+
+def with_last_words(verdict: Verdict, evidence: Evidence, log_dir: Path) -> Verdict:
+    """A stop that tells what the rank to blame said last: the cause stands there, or near it.
+
+    The verdict itself never comes from a log; this is for the person who reads it.
+    """
+    exits, blamed = evidence.exits, evidence.first_failed
+    if verdict.action != "stop" or blamed is None:
+        return verdict
+    # Ranks that fail together let one of them speak, not always the one that was seen first.
+    alike = [blamed, *(r for r, code in exits.items() if code == exits[blamed] and r != blamed)]
+    for rank in alike[:_ASKED_RANKS]:
+        log = log_dir / f"rank_{rank}.log"
+        said = _last_line(log)
+        if said:
+            what, _, fix = said.partition(" Fix: ")
+            why = f"{verdict.why}: {what[:_SAID_CHARS].rstrip('.')}"
+            return replace(verdict, why=why, fix=fix or f"see {log}")
+    return verdict
+
+
+def _last_line(log: Path) -> str:
+    """The last line with a fix, else the last one that the program wrote."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    said = [line.strip() for line in lines if line.strip() and not line.startswith(_NOT_SAID)]
+    with_fix = [line for line in said if " Fix: " in line]
+    return (with_fix or said or [""])[-1]
 
 
 def with_arguments(command: Command, arguments: Sequence[str]) -> Command:

@@ -343,9 +343,10 @@ def main(run: resume.Run, words: list[str]) -> int:
     """Exit code: 0 done or left when asked; otherwise errors.py."""
     try:
         train(run, load_config(HERE, words))
-    except Stop as stop:  # found by every rank alike, before they are connected
-        if run.rank == 0:
-            print(stop, file=sys.stderr)
+    except Stop as stop:
+        # Found before the ranks are connected, so by each alike. All say it: the first to exit ends
+        # the others, maybe before they have said a word.
+        print(stop, file=sys.stderr)
         return stop.code
     except resume.Fenced as error:
         print(f"train.py: {error}. Fix: nothing: the newer attempt goes on", file=sys.stderr)

@@ -186,7 +186,7 @@ def test_errors_are_one_line_of_one_rank(  # noqa: PLR0917  (a row of the table)
     first, second = ranks.errors()
     assert part in first
     assert first.count("\n") == 1
-    assert second == ""
+    assert second in ("", first)  # before they are connected, each must say it
 
 
 def test_a_missing_checkpoint_is_never_a_start_from_zero(

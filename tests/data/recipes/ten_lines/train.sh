@@ -3,11 +3,11 @@
 step=0 && leave=0 && trap 'leave=1' USR2
 [[ -z ${MUSTER_RESUME:-} ]] || step=$(<"$MUSTER_RESUME/step")
 beat() { echo "{\"pid\":$$,\"phase\":\"step\",\"step\":$step}" >"$MUSTER_BEAT_DIR/rank_$RANK.json"; }
-save() { echo "$step" >step || return 74; RANK=0 WORLD_SIZE=1 MUSTER_BEAT_DIR="" python3 -m resume save "$step" step; }
+save() { echo "$step" >step && RANK=0 WORLD_SIZE=1 MUSTER_BEAT_DIR="" python3 -m resume save "$step" step || return 74; }
 log() { echo "{\"step\":$step,\"loss\":$((9000 - step)),\"samples\":\"$step\",\"time\":$(date +%s.%N),\"attempt\":$MUSTER_ATTEMPT}" >>"$MUSTER_RUN_DIR/metrics.jsonl"; }
 while ((step < ${1:-30} && leave == 0)) && [[ ! -e $MUSTER_RUN_DIR/DONE ]]; do
   beat && sleep 0.1
-  ((RANK)) || { step=$((step + 1)) && log || exit 74; ((step % 5)) || save || exit; }
+  ((RANK)) || { step=$((step + 1)) && log && { ((step % 5)) || save; } || exit 74; }
 done
-((RANK || leave == 0 || step % 5 == 0)) || save || exit
+((RANK || leave == 0 || step % 5 == 0)) || save || exit 74
 ((RANK || leave)) || echo "{\"step\":$step}" >"$MUSTER_RUN_DIR/DONE"
