@@ -87,14 +87,12 @@ def pyz(session: nox.Session) -> None:
     build, archive = ROOT / "build" / "pyz", ROOT / "dist" / "muster.pyz"
     shutil.rmtree(build, ignore_errors=True)
     make_cpu_environment(session)
-    # Apart from our own: a recipe that has us on its PYTHONPATH keeps its own yaml.
-    vendored = build / "muster" / "_vendor"
     for package in PACKAGES:
         shutil.copytree(ROOT / package, build / package)
-    pip(session, "--target", str(vendored), "--no-deps", "--no-compile", "pyyaml")
-    (build / "__main__.py").write_text(
-        "import sys\n\nfrom muster.cli import main\n\nsys.exit(main())\n"
-    )
+    # In a place apart: a recipe that has us on its PYTHONPATH keeps its own yaml.
+    pip(session, "--target", f"{build}/muster/_vendor", "--no-deps", "--no-compile", "pyyaml")
+    start = "import sys\n\nfrom muster.cli import main\n\nsys.exit(main())\n"
+    (build / "__main__.py").write_text(start)
     archive.parent.mkdir(exist_ok=True)
     pack(build, archive)
     # -I -S: neither this folder nor any installed package may help.

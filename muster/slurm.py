@@ -22,7 +22,7 @@ _REASON = re.compile(r"(?P<text>.*?)(?: \[(?P<user>[^@\]\s]+)@(?P<time>[^\]]+)\]
 # These fields stand alone on their line and may hold blanks and equals signs.
 _WHOLE_LINE = ("Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Reason", "Comment", "Extra")
 _REST_OF_LINE = ("JobName",)  # a user's free text, last on its line
-_LOST = frozenset({"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN"})
+_LOST = frozenset({"DOWN", "FAIL", "FAILING", "POWERED_DOWN", "POWERING_DOWN"})
 _CLOSED = frozenset({"DRAIN", "MAINT", "REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT"})
 
 
@@ -64,7 +64,7 @@ class Node:
 
     @property
     def lost(self) -> bool:
-        """Slurm itself says that the node is gone."""
+        """Slurm has given the node up. NOT_RESPONDING is less: a busy node may miss a ping."""
         return bool(self.states & _LOST)
 
     @property

@@ -59,6 +59,11 @@ class Allocation:
             self.bad[name] = reason
             self.waiter.say(f"node {name} is out: {reason}")
 
+    def slurm_knows_the_lost(self) -> bool:
+        """Whether Slurm, too, has given up every node that does not answer."""
+        silent = [name for name in self.bad if self.fleet.silent_s(name) > self.site.lost_after_s]
+        return all(self.node_watch.lost(name) or self.answers(name) for name in silent)
+
     def bad_text(self) -> str:
         """All that is known against nodes, in one line."""
         return "; ".join(f"{name}: {why}" for name, why in self.bad.items()) or "nothing known"

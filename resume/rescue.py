@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from muster import slurm
 from muster.errors import UnavailableError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _FIRST_RETRY_S, _RETRY_S = 0.3, 2.0  # first soon: Slurm may be about to kill us
 _PATIENCE_S = 900.0
+_DOWN_WAIT_S = 60.0
 
 
 def rescue(arguments: GuardArguments, node: str, watch: LeaseWatch, cause: str) -> int:
@@ -51,6 +52,9 @@ def rescue(arguments: GuardArguments, node: str, watch: LeaseWatch, cause: str) 
                 time.sleep(_FIRST_RETRY_S)  # nobody ends this job, so there is time to make sure
                 continue
             ranks.kill(arguments.run_dir)
+            if cause == "batch_host_lost" and not _slurm_knows(job.batch_host, deadline):
+                time.sleep(_FIRST_RETRY_S)
+                continue
             attempt += 1  # counted from when Slurm answers, which all guards see together
             if _first(arguments, attempt):
                 with contextlib.suppress(OSError):  # a full disk must not keep the job down
@@ -61,6 +65,18 @@ def rescue(arguments: GuardArguments, node: str, watch: LeaseWatch, cause: str) 
                 print(f"muster guard: {node}: {error}", file=sys.stderr, flush=True)
         time.sleep(min(_RETRY_S, _FIRST_RETRY_S * max(1, attempt)))
     return 1
+
+
+def _slurm_knows(batch_host: Optional[str], deadline: float) -> bool:
+    """Whether Slurm itself has given the lost host up, or has had a minute to do so.
+
+    Slurm 22.05 gives a job that is requeued earlier a new allocation without its GPUs: every step
+    then fails with "Invalid generic resource".
+    """
+    if time.monotonic() > deadline - _PATIENCE_S + _DOWN_WAIT_S or batch_host is None:
+        return True
+    node = slurm.show_nodes([batch_host]).get(batch_host)
+    return node is None or node.lost
 
 
 def _needed(arguments: GuardArguments, job: slurm.Job) -> bool:

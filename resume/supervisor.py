@@ -32,6 +32,7 @@ _TICK_S = 0.1
 _OWNER_CHECK_S = 2.0
 _MAX_BACKOFF_S = 30.0
 _STORAGE_WAIT_S = 2.0
+_DOWN_WAIT_S = 60.0
 
 
 class Ended(Exception):  # noqa: N818  (an end, not an error)
@@ -270,6 +271,8 @@ class Supervisor:
             fix = "repair the nodes, then sbatch with the same --run-dir"
             self.stop(Verdict("stop", verdict.cause, f"{verdict.why}; budget spent", None, fix))
         self.say("asking Slurm for a new allocation (requeue)")
+        # Slurm 22.05 forgets the GPUs of a job that is requeued before its lost node is DOWN.
+        self.wait_for(self.allocation.slurm_knows_the_lost, _DOWN_WAIT_S)
         while True:
             # First the act, then the word: were we killed in between, the guards would believe it.
             try:

@@ -127,7 +127,8 @@ class Watch:
     def _find_lost(self) -> None:
         s = self.supervisor
         quiet = [name for name in self.nodes if self._is_mute(name)]
-        self.lost = [name for name in self.nodes if s.allocation.node_watch.lost(name)]
+        watch = s.allocation.node_watch
+        self.lost = [name for name in self.nodes if watch.lost(name) and name != s.host]
         unknown = [name for name in quiet if name not in self.lost]
         if unknown:
             mute_s = _MUTE_FACTOR * s.site.lost_after_s

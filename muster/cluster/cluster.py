@@ -200,14 +200,13 @@ class LocalCluster:
     def _node_status(self, shape: Shape, name: str, answer: str) -> NodeStatus:
         at = self.folder.path / "nodes" / name
         state, _, reason = answer.partition("|")
-        gpus = (at / "gpus").read_text().splitlines()
         return NodeStatus(
             name=name,
             state=state,
             address=shape.address(name),
             powered=(at / "pid").exists(),
-            boot_id=(at / "boot_id").read_text().strip(),
-            gpus_ok=sum("|ok|0" in line for line in gpus),
+            boot_id=_text(at / "boot_id").strip(),
+            gpus_ok=sum("|ok|0" in line for line in _text(at / "gpus").splitlines()),
             reason="" if reason == "none" else reason,
         )
 
@@ -278,6 +277,14 @@ class LocalCluster:
                     f"read the logs in {self.folder.logs}",
                 )
             ours.sendall(b"keep\n")
+
+
+def _text(path: Path) -> str:
+    """What a file holds; nothing while its node is being replaced."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
 
 
 def _answer(link: socket.socket) -> dict[str, Any]:

@@ -90,7 +90,10 @@ class Training:
 
     def story(self) -> str:
         """What the job said and wrote, for a failure message."""
+        shown = self.cluster.exec(["scontrol", "show", "job", self.job])
+        nodes = self.cluster.exec(["sinfo", "-N", "-o", "%N %T %E"])
         said = self.output.read_text()[-3000:] if self.output.exists() else "(no output)"
+        said += f"\n--- Slurm\n{shown.out or shown.err}{nodes.out or nodes.err}"
         logs = sorted(self.run_dir.glob("logs/attempt_*/*.log"))
         tails = [f"--- {path}\n{path.read_text()[-1500:]}" for path in logs[-4:]]
         guards = self.run_dir / "logs" / "guards.log"

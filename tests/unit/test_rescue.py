@@ -17,7 +17,7 @@ from resume import journal, lease, rescue
 from resume.guard import GuardArguments
 from resume.journal import Journal
 from resume.lease import LeaseWatch
-from tests.harness.programs import Scontrol
+from tests.harness.programs import Scontrol, node_record
 
 CAUSE = "batch_host_lost"
 
@@ -182,4 +182,17 @@ def test_word_that_cannot_be_left_does_not_keep_the_job_down(
 
     monkeypatch.setattr(rescue, "write_json", full)
     assert rescue.rescue(arguments, "n2", stood_still(arguments.run_dir), CAUSE) == 0
+    assert scontrol.requeued == ["7"]
+
+
+def test_lost_host_must_be_down_first(arguments: GuardArguments, scontrol: Scontrol) -> None:
+    """Slurm 22.05 forgets the GPUs of a job that is requeued while its lost host is only silent."""
+    scontrol.nodes(node_record("n1", "ALLOCATED*"))
+    with ThreadPoolExecutor(1) as pool:
+        watch = stood_still(arguments.run_dir)
+        future = pool.submit(rescue.rescue, arguments, "n2", watch, "batch_host_lost")
+        time.sleep(1.0)
+        assert scontrol.requeued == []
+        scontrol.nodes(node_record("n1", "DOWN*"))
+        assert future.result(30) == 0
     assert scontrol.requeued == ["7"]
