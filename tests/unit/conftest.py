@@ -9,7 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.harness.programs import Scontrol, node_record, put
+from tests.harness.programs import Scontrol, put
 
 # No deadline: a busy machine must not fail a property. No database: a test writes into tmp only.
 hypothesis.settings.register_profile(
@@ -38,7 +38,5 @@ def program(bin_folder: Path) -> Callable[[str, str], Path]:
 
 @pytest.fixture
 def scontrol(bin_folder: Path, tmp_path: Path) -> Scontrol:
-    """A fake scontrol with files for answers; Slurm has given the batch host up."""
-    fake = Scontrol.install(bin_folder, tmp_path / "slurm")
-    fake.nodes(node_record("n1", "DOWN*"))
-    return fake
+    """A fake scontrol with files for answers."""
+    return Scontrol.install(bin_folder, tmp_path / "slurm")

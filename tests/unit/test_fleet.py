@@ -300,7 +300,7 @@ def test_a_spare_that_is_slow_does_not_hold_up(
     [
         (node_record("n1"), "n1", False, None),
         (node_record("n1", "DOWN"), "n1", True, None),
-        (node_record("n1", "ALLOCATED*"), "n1", True, None),
+        (node_record("n1", "ALLOCATED*"), "n1", False, None),  # missed a ping
         (node_record("n1"), "n2", True, None),  # taken out of the job
         (node_record("n1"), "(null)", False, None),  # the job is on its way
         (node_record("n1", "MIXED+DRAIN", Reason="muster:gpu:hardware off the bus [root@x]"), "n1",

@@ -20,7 +20,7 @@ from resume import lease
 from resume.guard import gate_result
 from resume.journal import Journal
 from resume.lease import Lease
-from tests.harness.programs import Scontrol, put
+from tests.harness.programs import Scontrol, node_record, put
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 30.0
@@ -36,6 +36,12 @@ arguments = guard.GuardArguments(
 )
 sys.exit(guard.serve(arguments))
 """
+
+
+@pytest.fixture(autouse=True)
+def lost_host(scontrol: Scontrol) -> None:
+    """Slurm has given the batch host up."""
+    scontrol.nodes(node_record("n1", "DOWN*"), node_record("n2"))
 
 
 class Guard:

@@ -23,6 +23,12 @@ CAUSE = "batch_host_lost"
 
 
 @pytest.fixture(autouse=True)
+def lost_host(scontrol: Scontrol) -> None:
+    """Slurm has given the batch host up."""
+    scontrol.nodes(node_record("n1", "DOWN*"), node_record("n2"))
+
+
+@pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rescue, "_RETRY_S", 0.05)
     monkeypatch.setattr(rescue, "_PATIENCE_S", 20.0)
