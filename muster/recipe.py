@@ -52,7 +52,6 @@ class Smoke:
 
     ranks: int = 2
     overrides: list[str] = field(default_factory=list)
-    resume_overrides: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

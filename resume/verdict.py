@@ -120,7 +120,7 @@ def _user_error(e: Evidence) -> Optional[Verdict]:
             "config",
             f"the command cannot be run (exit code {code})",
             None,
-            "activate the environment that has python and torch before sbatch",
+            "activate the environment that has python and torch, then sbatch again",
             78,
         )
     return None

@@ -54,13 +54,13 @@ def ensure() -> None:
     if not absent:
         return
     command = f"apt-get update && apt-get install --no-install-recommends {' '.join(absent)}"
-    where = "muster cluster"
+    where = "this machine"
     what = f"needs the packages {', '.join(absent)}"
     prefix = _become_root()
     if prefix is None or not shutil.which("apt-get", path=SEARCH):
         raise UnavailableError(where, what, f"sudo sh -c '{command}'")
     script = (pkgutil.get_data("muster.cluster", "install.sh") or b"").decode()
-    print(f"muster cluster: installing {', '.join(absent)}", flush=True)
+    print(f"installing {', '.join(absent)}", flush=True)
     done = process.run([*prefix, "bash", "-c", script, "install", *absent], INSTALL_TIMEOUT_S)
     if not done.ok or missing():
         raise UnavailableError(where, f"{what}; installing them failed: {done.reason}", command)
@@ -84,12 +84,12 @@ def ensure_namespaces() -> None:
     ):
         if user and _forbids(name, wanted):
             raise UnavailableError(
-                "muster cluster",
+                "this machine",
                 f"the kernel does not let user {os.getuid()} make namespaces",
                 f"sudo sysctl -w {name}={wanted}",
             )
     raise UnavailableError(
-        "muster cluster",
+        "this machine",
         f"no namespaces here ({done.reason})",
         "run it on a whole machine, or in a container started with --privileged",
     )

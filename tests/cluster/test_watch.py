@@ -46,7 +46,7 @@ class Place:
                 yield
             finally:
                 pid = (self.folder / "watch.json.lock").read_text().strip()
-                self.cluster.exec(["kill", "-TERM", pid])
+                self.cluster.exec(["bash", "-c", f"kill -TERM {pid}"])
                 assert process.wait(60) == 0, (self.folder / "out").read_text()
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -218,7 +218,7 @@ def test_a_watch_that_was_killed_does_not_replace_twice(place: Place, until: Unt
     process = subprocess.Popen(place.cluster.exec_argv(["env", *place.argv("--interval", "0.3")]))
     until(count.exists)
     pid = (place.folder / "watch.json.lock").read_text().strip()
-    place.cluster.exec(["kill", "-KILL", pid])
+    place.cluster.exec(["bash", "-c", f"kill -KILL {pid}"])
     process.wait(60)
     with place.watching():
         until(lambda: "returned" in place.names("n1"))

@@ -54,10 +54,10 @@ class Demo:
 
     def perform(self) -> int:
         """All of it; returns the exit code."""
-        shutil.rmtree(self.out, ignore_errors=True)
-        self.out.mkdir(parents=True)
         self.console.say("a Slurm cluster of 8 nodes comes up on this machine")
         self.cluster.up(owner_pid=os.getpid())
+        shutil.rmtree(self.out, ignore_errors=True)  # now that a new one will follow
+        self.out.mkdir(parents=True)
         try:
             before = self.states()
             self.console.say(f"8 nodes, {OUT_OF_SERVICE} is out of service; muster watch starts")
@@ -224,6 +224,8 @@ def main() -> int:
     except MusterError as error:
         print(f"demo: {error}", file=sys.stderr)
         return error.code
+    except KeyboardInterrupt:
+        return 130
     except TimeoutError as error:
         print(f"\ndemo: {error}", file=sys.stderr)
         return 1

@@ -71,7 +71,7 @@ def told(entry: dict[str, Any]) -> str | None:
     if event == "first_step" and entry["attempt"] > 2:
         return f"BACK   training goes on at training step {entry['step']}"
     if event == "requeued":
-        return "no spare is left: the job asks Slurm for a new allocation"
+        return "no spare is left in the allocation: the job asks Slurm for a new one"
     if event == "supervisor_started" and entry["reason"] == "takeover":
         return f"the guards brought the job back; new batch host {entry['host']}"
     return None

@@ -26,7 +26,8 @@ LONG = 30.0
 Program = Callable[[str, str], Path]
 
 # One guard a node: labels its lines, gives each of them all of the input.
-SRUN = f"""#!{sys.executable}
+SRUN = f"""#!/bin/sh
+''''exec '{sys.executable}' "$0" "$@" # a shebang cannot hold a blank'''
 import os, subprocess, sys, threading
 options = [word for word in sys.argv[1:] if word.startswith("--")]
 nodelist = next(o for o in options if o.startswith("--nodelist=")).partition("=")[2].split(",")
