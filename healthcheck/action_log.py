@@ -41,9 +41,13 @@ class ActionLog:
             except OSError:
                 self._path = None
             else:
-                with os.fdopen(fd, "wb", buffering=0) as file:
-                    file.write(text.encode())
-                return
+                try:
+                    with os.fdopen(fd, "wb", buffering=0) as file:
+                        file.write(text.encode())
+                except OSError:
+                    pass  # a full disk: the next line may fit again
+                else:
+                    return
         sys.stderr.write(text)
 
     def write_once(self, event: str, node: str, why: str, **more: Any) -> None:

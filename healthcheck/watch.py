@@ -28,6 +28,7 @@ from healthcheck.watch_rules import (
     after_command,
     after_verify,
     budget_left,
+    drains_left,
     next_action,
 )
 from muster import slurm
@@ -69,7 +70,8 @@ class Watch:
             self._slurm_silent = True
             return False
         self._slurm_silent = False
-        for gone in [name for name in self._records if name not in nodes]:
+        known = {*nodes, *self._running}  # a replacement may take its node out of Slurm meanwhile
+        for gone in [name for name in self._records if name not in known]:
             self._keep(gone, None)
         for name in nodes:
             if name not in self._running:
@@ -98,7 +100,9 @@ class Watch:
     def _decide(self, node: Node, nodes: dict[str, Node]) -> Action:
         left = budget_left(node, nodes, self._records, self._site.max_unfit_fraction)
         record = self._records.get(node.name)
-        return next_action(node, record, self._site, time.time(), Budget(left, self._users))
+        drains = drains_left(node, nodes, self._site.max_unfit_fraction)
+        budget = Budget(left, drains, self._users)
+        return next_action(node, record, self._site, time.time(), budget)
 
     def _act_if_still(self, name: str, action: Action, nodes: dict[str, Node]) -> None:
         """Read the node again; act only if the same is still right."""

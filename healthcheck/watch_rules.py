@@ -81,6 +81,7 @@ class Budget:
     """How many more nodes of this node's partitions may be acted on now."""
 
     left: int
+    drain_left: int = 1  # how many more may be drained: many lost at once have a shared cause
     slurm_users: frozenset[str] = frozenset({"root", "slurm"})
 
 
@@ -101,6 +102,16 @@ def budget_left(
         members = [name for name, n in nodes.items() if partition in n.partitions]
         busy = sum(1 for m in members if m in records and records[m].phase in _UNDERWAY)
         left.append(limit(len(members), fraction) - busy)
+    return min(left)
+
+
+def drains_left(node: Node, nodes: Mapping[str, Node], fraction: float) -> int:
+    """The smallest limit of the node's partitions, less what muster has drained in each."""
+    left = [limit(1, fraction)] if not node.partitions else []
+    for partition in node.partitions:
+        members = [n for n in nodes.values() if partition in n.partitions]
+        drained = [n for n in members if "DRAIN" in n.states and reasons.read(n.reason)]
+        left.append(limit(len(members), fraction) - len(drained))
     return min(left)
 
 
@@ -126,7 +137,7 @@ def next_action(
     if record and record.phase == "returning" and not node.states & {"DOWN", "ERROR"}:
         return _returning(node, record, now)
     if _lost(node, budget):
-        return _silent(node, record, site, now)
+        return _silent(node, record, site, now, budget)
     return _forget(record, "it is not drained by muster any more")
 
 
@@ -246,12 +257,14 @@ def _lost(node: Node, budget: Budget) -> bool:
     )
 
 
-def _silent(node: Node, record: Optional[Record], site: Site, now: float) -> Action:
+def _silent(node: Node, record: Optional[Record], site: Site, now: float, budget: Budget) -> Action:
     if record is None or record.phase != "silent":
         record = Record("silent", since=now, began=now, reason=node.reason)
     said = node.reason or "down without a reason"
     if now - record.since <= site.lost_after_s:
         return _wait(record, f"Slurm says: {said}")
+    if budget.drain_left <= 0:
+        return _wait(record, "muster has drained as many nodes as it may: is it the network?")
     return Action("drain", f"Slurm says since {now - record.since:.0f} s: {said}", record)
 
 

@@ -6,6 +6,7 @@ that names the nearest known one, because a misspelt option that is silently ign
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import types
 import typing
@@ -18,6 +19,8 @@ import yaml
 from muster.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
+# What PyYAML lets through: 2024-13-45, !!bool maybe, !!int '', !!timestamp x, [[[[[[...
+_NOT_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -32,7 +35,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(str(path), "no such file", "name an existing file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(str(path), str(error), "make it a readable text file") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-13-45
+    except _NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise ConfigError(
@@ -61,7 +64,7 @@ def override(values: dict[str, Any], assignments: Sequence[str]) -> dict[str, An
             place = inner
         try:
             place[last] = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError) as error:
+        except _NOT_YAML as error:
             raise ConfigError(assignment, "the value is not YAML", "quote it") from error
     return result
 
@@ -125,7 +128,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:  # noqa: PLR0911  (a tab
 def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
     is_bool = isinstance(value, bool)
     if hint is float and isinstance(value, (int, float)) and not is_bool:
-        return float(value)
+        with contextlib.suppress(OverflowError):  # an integer of 400 digits
+            return float(value)
     if hint is Path and isinstance(value, str):
         return Path(value)
     if isinstance(value, hint) and (hint is bool or not is_bool):

@@ -38,6 +38,12 @@ class Job:
     command: str
     requeue: bool
     reason: str = ""
+    array_task: Optional[str] = None  # <array>_<task>: the number may mean the whole array
+
+    @property
+    def address(self) -> str:
+        """What means this job alone to `scontrol requeue`."""
+        return self.array_task or self.job_id
 
     @property
     def lost_its_script(self) -> bool:
@@ -94,6 +100,7 @@ def fields(block: str) -> dict[str, str]:
 def parse_job(block: str, nodes: list[str]) -> Job:
     """A job from its record; `nodes` is its NodeList written out."""
     values = fields(block)
+    array, task = values.get("ArrayJobId"), values.get("ArrayTaskId", "")
     batch_host, restarts = values.get("BatchHost", "(null)"), values.get("Restarts", "0")
     return Job(
         job_id=values["JobId"],
@@ -104,6 +111,7 @@ def parse_job(block: str, nodes: list[str]) -> Job:
         command=values.get("Command", ""),
         requeue=values.get("Requeue", "0") == "1",
         reason=values.get("Reason", ""),
+        array_task=f"{array}_{task}" if array and task.isdigit() else None,
     )
 
 
@@ -135,8 +143,8 @@ def _state_words(state: str) -> list[str]:
     return words
 
 
-def _scontrol(*arguments: str) -> str:
-    done = run(["scontrol", *arguments], timeout_s=TIMEOUT_S)
+def _scontrol(*arguments: str, timeout_s: float = TIMEOUT_S) -> str:
+    done = run(["scontrol", *arguments], timeout_s=timeout_s)
     if done.rc != 0:
         said = (done.err or done.out).strip().splitlines()
         what = "no answer in time" if done.timed_out else (said[-1] if said else "failed")
@@ -163,10 +171,26 @@ def show_job(job_id: str) -> Job:
     Raises:
         UnavailableError: Slurm does not answer, or knows no such job.
     """
-    block = _scontrol("show", "job", job_id)
+    block = _record_of(job_id, _scontrol("show", "job", job_id))
     if "JobId" not in fields(block):
         raise UnavailableError(f"scontrol show job {job_id}", "no record", "see 'scontrol ping'")
     return parse_job(block, hostnames(fields(block).get("NodeList", "")))
+
+
+def _record_of(job_id: str, text: str) -> str:
+    """The record of this job alone: the number of an array's last task names the whole array."""
+    records = [block for block in re.split(r"\n(?=JobId=)", text) if "JobId=" in block]
+    return next((block for block in records if fields(block).get("JobId") == job_id), "")
+
+
+def state_of(job_id: str, timeout_s: float) -> str:
+    """State of a job, for who cannot wait.
+
+    Raises:
+        UnavailableError: Slurm does not answer in time.
+    """
+    block = _record_of(job_id, _scontrol("show", "job", job_id, timeout_s=timeout_s))
+    return fields(block).get("JobState", "UNKNOWN")
 
 
 def show_nodes(names: Optional[Iterable[str]] = None) -> dict[str, Node]:

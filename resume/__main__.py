@@ -19,6 +19,13 @@ def main(argv: list[str]) -> int:
     if len(argv) < 3 or argv[0] != "save" or not argv[1].isdecimal():
         print("usage: python3 -m resume save STEP FILE...", file=sys.stderr)
         return 64
+    names = [Path(name).name for name in argv[2:]]
+    twice = [name for name in names if names.count(name) > 1]
+    links = [name for name in argv[2:] if Path(name).is_symlink()]
+    if twice or links:
+        what = f"{twice[0]}: two files of one name" if twice else f"{links[0]}: a link, no file"
+        print(f"resume save: {what}. Fix: give each file itself, once", file=sys.stderr)
+        return 64
     missing = [name for name in argv[2:] if not Path(name).is_file()]
     if missing:
         print(f"resume save: {missing[0]}: no such file. Fix: write it first", file=sys.stderr)

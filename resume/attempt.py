@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.recipe import Command
-from resume import rundir
+from resume import lease, rundir
 from resume.launch import Launched, LaunchPlan, launch
 from resume.metrics import MetricsTail
 from resume.verdict import Evidence, Verdict, decide
@@ -78,6 +79,8 @@ class Attempt:
             resume_step=self.picked.step,
         )
         s.guarded = (plan.attempt, plan.beat_dir)
+        with contextlib.suppress(OSError):  # a full disk: then only the token fences
+            lease.launch(s.run_dir, s.token, plan.attempt)
         launched = launch(plan)
         metrics = MetricsTail(s.run_dir / "metrics.jsonl", plan.attempt)
         watch = Watch(s, launched, self.command, metrics)

@@ -15,6 +15,7 @@ Standard library only: recipes import it through `resume`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import re
@@ -34,6 +35,12 @@ _PUBLISHED = re.compile(r"step_(\d{8,})")
 _ANY = re.compile(r"step_(\d{8,})(\..*)?")
 _DRAFT = re.compile(r"step_\d{8,}\.a(\d+)\.tmp")
 _READ_BYTES = 4 << 20
+# The file server is away, or we are out of something: the bytes may be good all the same.
+_TROUBLE = (
+    *(errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ETIMEDOUT, errno.EHOSTDOWN),
+    *(errno.EHOSTUNREACH, errno.ECONNRESET, errno.EAGAIN, errno.EINTR, errno.EMFILE),
+    *(errno.ENFILE, errno.ENOMEM),
+)
 
 
 class CheckpointError(Exception):
@@ -110,6 +117,7 @@ class CheckpointDraft:
             sealed = {}
             for file in files:
                 path = file if file.is_absolute() else self.dir / file
+                self._refuse_unverifiable(path)
                 fsync_file(path)
                 sealed[path.relative_to(self.dir).as_posix()] = {
                     "bytes": path.stat().st_size,
@@ -149,12 +157,19 @@ class CheckpointDraft:
             for rank in range(self.world_size):
                 self._seal_file(rank).unlink()
             write_json(self.dir / MANIFEST, {"body": body, "sha256": _digest_body(body)})
-            check_token(self.owner_file, self.token)
+            check_token(self.owner_file, self.token, self.attempt)
             self.dir.rename(self.published)
             fsync_dir(self.checkpoints_dir)
         except OSError as error:
             raise StorageError(f"checkpoint {self.dir.name}: {error}") from error
         prune(self.checkpoints_dir, self.keep)
+
+    def _refuse_unverifiable(self, path: Path) -> None:
+        """What no reader would accept must not be published: it would be found out too late."""
+        if path in (self.dir / MANIFEST, self._seal_file(self.rank)):
+            raise CheckpointError(f"checkpoint {self.dir.name}: {path.name} is a name of ours")
+        if path.is_symlink():
+            raise CheckpointError(f"checkpoint {self.dir.name}: {path.name} is a link, no file")
 
     def _refuse_unsealed(self, sealed: dict[str, Any]) -> None:
         """A file that no rank sealed would make the checkpoint one that never verifies."""
@@ -188,11 +203,16 @@ def _has_size(path: Path, fact: dict[str, Any]) -> bool:
         return False
 
 
-def check_token(owner_file: Path, token: int) -> None:
-    """Raise Fenced when the run has a newer owner than the holder of this token."""
+def check_token(owner_file: Path, token: int, attempt: Optional[int] = None) -> None:
+    """Raise Fenced when the run has a newer owner than the holder of this token, or attempt."""
     owner = read_json(owner_file)
-    if owner is not None and int(owner["token"]) > token:
+    if owner is None:
+        return
+    if int(owner["token"]) > token:
         raise Fenced(f"run is owned by token {owner['token']}, this attempt has {token}")
+    newest = int(owner.get("attempt", 0)) if int(owner["token"]) == token else 0
+    if attempt is not None and newest > attempt:
+        raise Fenced(f"attempt {newest} has begun, this is {attempt}")
 
 
 def _published(checkpoints_dir: Path) -> list[tuple[int, Path]]:
@@ -212,7 +232,8 @@ def read_manifest(path: Path) -> tuple[Optional[dict[str, Any]], list[str]]:
     try:
         text = (path / MANIFEST).read_bytes().decode()
         manifest = json.loads(text)
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError) as error:
+        _refuse_trouble(error)
         manifest = None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("body"), dict):
         return None, [f"{MANIFEST} is missing or unreadable"]
@@ -254,10 +275,17 @@ def verify(path: Path, *, contents: bool = True, part: tuple[int, int] = (0, 1))
         digests = pool.map(lambda name: _digest_or_error(path / name), mine)
         for name, digest in zip(mine, digests):
             if isinstance(digest, OSError):
+                _refuse_trouble(digest)
                 problems.append(f"{name} cannot be read: {digest.strerror}")
             elif digest != files[name]["sha256"]:
                 problems.append(f"{name} does not match its checksum")
     return problems
+
+
+def _refuse_trouble(error: Exception) -> None:
+    """Raise what says nothing about the checkpoint: it must not be set aside for it."""
+    if isinstance(error, OSError) and error.errno in _TROUBLE:
+        raise error
 
 
 def _sizes(folder: Path) -> dict[str, Optional[int]]:

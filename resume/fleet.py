@@ -27,6 +27,7 @@ class NodeView:
     boot: str = ""
     heard_at: float = 0.0  # monotonic; at first the time when its guard was started
     ready: Optional[int] = None  # attempt whose beat folder exists
+    reported: bool = False  # beats, since the guard was started or got ready
     port: int = 0
     gate: Optional[bool] = None  # None: no answer yet
     gate_why: list[str] = field(default_factory=list)
@@ -77,13 +78,14 @@ class Fleet:
         if "hello" in said:
             node.hello, node.shared, node.boot = True, bool(said["shared"]), str(said["boot"])
         if "ready" in said:
-            node.beats, node.exits, node.clean = {}, {}, None
+            node.beats, node.exits, node.clean, node.reported = {}, {}, None, False
             node.port, node.ready = int(said["port"]), int(said["ready"])
         if "gate" in said:
             node.gate_why, node.gate = [str(w) for w in said["why"]], bool(said["fit"])
         if "clean" in said:
             node.clean = int(said["clean"])
         if "r" in said:
+            node.reported = True
             node.beats = {int(r): (b[0], b[1], float(b[2])) for r, b in said["r"].items()}
             exits = {int(r): int(code) for r, code in said["x"].items()}
             self._exits_seen += [r for r in exits if r not in self._exits_seen]
@@ -102,6 +104,21 @@ class Fleet:
     def running(self) -> bool:
         """Whether srun still holds the guards."""
         return self._srun is not None and self._srun.poll() is None
+
+    def drop(self) -> None:
+        """Give these guards up, because one is mute; new ones are started beside the ranks."""
+        srun = self._srun
+        if srun is None or srun.poll() is not None:
+            return
+        self.order(do="bye")
+        if srun.stdin is not None:
+            with contextlib.suppress(OSError):
+                srun.stdin.close()
+        try:
+            srun.wait(1)
+        except subprocess.TimeoutExpired:
+            srun.kill()
+            srun.wait()
 
     def prepare(self, attempt: int, beat_dir: Path, *, fresh: bool) -> None:
         """Ask for the beat folder of an attempt and a free port on every node.

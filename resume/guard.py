@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ from typing import Any, BinaryIO, Optional
 from muster.process import memory_file
 from resume import ranks, rescue
 from resume.lease import LeaseWatch
+from resume.rundir import beat_dir
 
 TICK_S = 0.2
 REPORT_S = 0.5
@@ -94,13 +96,13 @@ class Guard:
         elif what == "bye":
             self.leaving = True
 
-    def _prepare(self, attempt: int, beat_dir: Path, *, fresh: bool) -> None:
+    def _prepare(self, attempt: int, beats: Path, *, fresh: bool) -> None:
         """A private folder in memory for the beats, and a free port for the rendezvous."""
-        beat_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        beat_dir.mkdir(mode=0o700, exist_ok=True)
-        for old in beat_dir.iterdir() if fresh else ():
+        own_folder(beats.parent)
+        own_folder(beats)
+        for old in beats.iterdir() if fresh else ():
             old.unlink(missing_ok=True)
-        self.present = ranks.Ranks(beat_dir)
+        self.present = ranks.Ranks(beats)
         with socket.socket() as probe:
             probe.bind(("", 0))
             self.say(ready=attempt, port=probe.getsockname()[1])
@@ -185,14 +187,51 @@ def serve(arguments: GuardArguments) -> int:
         guard.terminated = True
 
     signal.signal(signal.SIGTERM, on_term)
+    mark = _mark(arguments, guard.node)
     guard.say(hello=True, shared=_sees_nonce(arguments), boot=_boot_id())
     while not guard.leaving:
         guard.listen()
         guard.work()
+        if _replaced(mark, guard):
+            return 0
         outcome = _supervisor_lost(guard, watch)
         if outcome is not None:
             return outcome
     return 0
+
+
+def _mark(arguments: GuardArguments, node: str) -> Optional[Path]:
+    """A file of this node that names its newest guard: when srun is killed the old one lives on."""
+    folder = beat_dir(arguments.job, arguments.token, 0).parent
+    mark = folder / f"{arguments.job}.{arguments.token}.{node}.guard"
+    try:
+        own_folder(folder)
+        mark.write_text(str(os.getpid()), encoding="utf-8")
+    except OSError:
+        return None
+    return mark
+
+
+def _replaced(mark: Optional[Path], guard: Guard) -> bool:
+    """Whether a newer guard has taken over here, while nobody speaks to us any more."""
+    if mark is None or time.monotonic() - guard.heard_at < 1.0:
+        return False
+    try:
+        return mark.read_text(encoding="utf-8") not in ("", str(os.getpid()))
+    except OSError:
+        return False
+
+
+def own_folder(folder: Path) -> None:
+    """Make a private folder; everybody may write in /dev/shm, links to our files too.
+
+    Raises:
+        PermissionError: it is there and not ours.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise PermissionError(f"{folder} is no folder of ours")
 
 
 def _supervisor_lost(guard: Guard, watch: LeaseWatch) -> Optional[int]:

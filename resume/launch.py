@@ -70,9 +70,14 @@ def srun_argv(plan: LaunchPlan) -> list[str]:
         *("--distribution=block", "--cpu-bind=none", f"--job-name=attempt{plan.attempt}"),
         *cpus,
         f"--chdir={plan.run_dir / 'recipe'}",
-        f"--output={plan.log_dir}/rank_%t.log",
+        f"--output={_literal(plan.log_dir)}/rank_%t.log",
         *("--input=none", "sh", "-c", _RANK_SH),
     ]
+
+
+def _literal(path: Path) -> str:
+    """A path in srun's file name pattern, where % begins a replacement."""
+    return str(path).replace("%", "%%")
 
 
 def environment(plan: LaunchPlan) -> dict[str, str]:

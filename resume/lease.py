@@ -20,7 +20,8 @@ from resume.durable import read_json, write_json
 def read_owner(run_dir: Path) -> Optional[dict[str, Any]]:
     """The present owner {"token", "job", "restart", "host"}; None before the first one."""
     owner = read_json(run_dir / "owner.json")
-    return owner if isinstance(owner, dict) else None
+    ours = isinstance(owner, dict) and isinstance(owner.get("token"), int) and "job" in owner
+    return owner if ours else None
 
 
 def take(run_dir: Path, job: str, restart: int, lease_s: float) -> int:
@@ -57,6 +58,13 @@ def take(run_dir: Path, job: str, restart: int, lease_s: float) -> int:
     return token
 
 
+def launch(run_dir: Path, token: int, attempt: int) -> None:
+    """Fence the ranks of earlier attempts too: one that could not be killed must not publish."""
+    owner = read_owner(run_dir)
+    if owner is not None and int(owner["token"]) == token:
+        write_json(run_dir / "owner.json", {**owner, "attempt": attempt})
+
+
 def _claim(run_dir: Path, token: int) -> bool:
     """Whether this token is ours alone: two jobs that start together must not share one."""
     folder = run_dir / "tokens"
@@ -76,7 +84,7 @@ def owns(run_dir: Path, token: int) -> bool:
 
 def _lease_text(run_dir: Path) -> str:
     try:
-        return (run_dir / "lease").read_text(encoding="utf-8")
+        return (run_dir / "lease").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 

@@ -40,6 +40,10 @@ class Ranks:
         """Look for new beats and exit codes."""
         try:
             names = [path.name for path in self.beat_dir.iterdir()]
+        except FileNotFoundError:  # logind's RemoveIPC empties /dev/shm when the user logs out
+            with contextlib.suppress(OSError):
+                self.beat_dir.mkdir(mode=0o700, parents=True)
+            return
         except OSError:
             return
         for name in names:
@@ -96,16 +100,18 @@ def find(run_dir: Path, attempt: Optional[int] = None) -> list[int]:
         run_dir: the run; processes of other runs are never touched.
         attempt: only this attempt; None: any.
     """
-    marks = [f"MUSTER_RUN_DIR={run_dir}".encode()]
+    marks = [b"MUSTER_RUN_DIR=" + os.fsencode(run_dir)]
     if attempt is not None:
         marks.append(f"MUSTER_ATTEMPT={attempt}".encode())
-    found = []
+    found, parents = [], {}
     for process in Path("/proc").iterdir():
         if not process.name.isdigit() or int(process.name) == os.getpid():
             continue
         try:
+            stat = (process / "stat").read_bytes().rpartition(b")")[2].split()
+            parents[int(process.name)] = int(stat[1])
             environment = (process / "environ").read_bytes().split(b"\0")
-        except OSError:
+        except (OSError, IndexError):
             continue  # gone, or not ours
         # SLURM_STEP_ID tells a rank from the srun that launched it.
         is_rank = any(v.startswith((b"SLURM_STEP_ID=", b"SLURM_STEPID=")) for v in environment)
@@ -113,7 +119,16 @@ def find(run_dir: Path, attempt: Optional[int] = None) -> list[int]:
         ours = is_rank and of_attempt and all(mark in environment for mark in marks)
         if ours and _is_alive(int(process.name)):
             found.append(int(process.name))
-    return found
+    return found + _descendants(found, parents)
+
+
+def _descendants(of: list[int], parents: dict[int, int]) -> list[int]:
+    """Living children of these processes and theirs: setproctitle and `env -i` hide the marks."""
+    known, new = set(of), set(of)
+    while new:
+        new = {pid for pid, parent in parents.items() if parent in new} - known
+        known |= new
+    return [pid for pid in known - set(of) if pid != os.getpid() and _is_alive(pid)]
 
 
 def _is_alive(pid: int) -> bool:

@@ -59,7 +59,7 @@ def rescue(arguments: GuardArguments, node: str, watch: LeaseWatch, cause: str) 
             if _first(arguments, attempt):
                 with contextlib.suppress(OSError):  # a full disk must not keep the job down
                     _record(arguments, node, job, cause)
-                slurm.requeue(arguments.job)
+                slurm.requeue(job.address)
         except (UnavailableError, OSError) as error:
             with contextlib.suppress(OSError):  # the reader died with the supervisor
                 print(f"muster guard: {node}: {error}", file=sys.stderr, flush=True)

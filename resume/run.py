@@ -144,5 +144,5 @@ class Run:
             Fenced: another supervisor owns the run.
         """
         if self.rank == 0:
-            check_token(self.owner_file, self.token)
+            check_token(self.owner_file, self.token, self.attempt)
             write_json(self.dir / "DONE", {"step": step, **result})

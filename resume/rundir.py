@@ -73,13 +73,15 @@ def snapshot(recipe_dir: Path, run_dir: Path, job: str) -> Path:
         StorageError: the disk is full.
     """
     target, marker = run_dir / "recipe", run_dir / "recipe.job"
-    owner = read_owner(run_dir)
-    if target.is_dir() and owner is not None and _text(marker) == job:
-        return target
+    taken = snapshot_of(run_dir, job)
+    if taken is not None:
+        return taken
     partial = run_dir / "recipe.tmp"
     try:
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(recipe_dir, partial, ignore=_ignore(recipe_dir, run_dir), symlinks=False)
+        ignore = _ignore(recipe_dir, run_dir)
+        # A dangling link is an editor's lock more often than a part of the recipe.
+        shutil.copytree(recipe_dir, partial, ignore=ignore, ignore_dangling_symlinks=True)
         if target.exists():
             target.rename(_free_name(run_dir))
         partial.rename(target)
@@ -89,6 +91,13 @@ def snapshot(recipe_dir: Path, run_dir: Path, job: str) -> Path:
     except OSError as error:
         raise _explained(run_dir, error) from error
     return target
+
+
+def snapshot_of(run_dir: Path, job: str) -> Optional[Path]:
+    """The snapshot that an earlier start of this job has taken; None: there is none."""
+    taken = run_dir / "recipe"
+    same = taken.is_dir() and _text(run_dir / "recipe.job") == job
+    return taken if same and read_owner(run_dir) is not None else None
 
 
 def _not_copied(run_dir: Path, error: shutil.Error) -> Exception:

@@ -155,8 +155,7 @@ class Supervisor:
             for command in self.recipe.commands:
                 if command.name not in self.state.commands_done:
                     self._keep_going(command)
-            if not self.state.finished:
-                self.note("done", step=self.state.max_step)
+            self.note("done", step=self.state.max_step)  # always last: nobody has to take over
             self.say(f"done: {self.run_dir}")
             self.fleet.leave()
         except Ended as end:
@@ -276,7 +275,7 @@ class Supervisor:
         while True:
             # First the act, then the word: were we killed in between, the guards would believe it.
             try:
-                slurm.requeue(self.job.job_id)
+                slurm.requeue(self.job.address)
             except UnavailableError as error:
                 self.say(str(error))
             else:
@@ -288,8 +287,12 @@ class Supervisor:
         """Slurm ends the job (cancelled, preempted, requeued): say so and go, within a second.
 
         Called from the signal handler, wherever the main thread is: Slurm may kill us soon, and
-        guards that hear nothing would bring a cancelled job back.
+        guards that hear nothing would bring a cancelled job back. A SIGTERM of anybody else (the
+        node shuts down, a stray kill) is a loss like any other: then the guards shall hear nothing.
         """
+        with contextlib.suppress(UnavailableError):
+            if slurm.state_of(self.job.job_id, timeout_s=1.0) == "RUNNING":
+                os._exit(143)
         with contextlib.suppress(OSError):
             if self.state.last_event != "requeued":
                 self.journal.append("supervisor_left", why="ended by Slurm")

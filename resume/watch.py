@@ -41,6 +41,7 @@ class Watch:
     first_step_seen: bool = False
     lost: list[str] = field(default_factory=list)
     hung: Optional[tuple[int, str, float]] = None  # rank, node, seconds
+    revived: set[str] = field(default_factory=set)  # nodes that got a new guard
 
     def until_over(self) -> None:
         """Return as soon as the attempt is finished, or known to be beyond saving."""
@@ -136,6 +137,18 @@ class Watch:
                 for name, alive in zip(unknown, pool.map(s.allocation.answers, unknown)):
                     if not alive or s.fleet.silent_s(name) > mute_s:
                         self.lost.append(name)
+        self._replace_mute_guards([name for name in unknown if name not in self.lost])
+
+    def _replace_mute_guards(self, mute: list[str]) -> None:
+        """A guard may die alone, and a node that lives must not be blamed: once, start new ones."""
+        s = self.supervisor
+        if s.fleet.silent_s(s.host) > s.site.lost_after_s and s.host in self.nodes:
+            mute = [*mute, s.host]
+        limit = s.site.lost_after_s
+        new = [n for n in mute if n not in self.revived and s.fleet.silent_s(n) > limit]
+        if new and not self.lost:
+            self.revived.update(new)
+            s.fleet.drop()
 
     def _find_hung(self) -> None:
         if self.command.done_by != "DONE":
@@ -144,7 +157,13 @@ class Watch:
         beats = self.supervisor.fleet.beats(self.nodes)
         self.hung = find_hung(beats, self.exits, hang, self.metrics.p99_s())
         age = time.monotonic() - self.started_at
-        mute = [r for r in range(plan.num_ranks) if r not in beats and r not in self.exits]
+        views = self.supervisor.fleet.nodes  # a guard that was just started knows no rank yet
+        mute = [
+            rank
+            for rank in range(plan.num_ranks)
+            if rank not in beats and rank not in self.exits
+            if (view := views.get(plan.nodes[rank // plan.ranks_per_node])) and view.reported
+        ]
         if mute and age > hang.setup_s:
             self.hung = (mute[0], plan.nodes[mute[0] // plan.ranks_per_node], age)
 

@@ -106,7 +106,7 @@ def slurm_conf(folder: Path, shape: Shape, owner: Owner) -> str:
         "TCPTimeout": "1",
         "BatchStartTimeout": "10",
         "UnkillableStepTimeout": "10",
-        "KillWait": "2",
+        "KillWait": "8",
         "InactiveLimit": "0",
         "JobRequeue": "1",
         # A node may claim more CPUs than this machine has.

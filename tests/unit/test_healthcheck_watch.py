@@ -244,3 +244,11 @@ def test_one_watch_at_a_time(tmp_path: Path) -> None:
         pass
     with watch_state.locked(path):
         pass
+
+
+def test_many_lost_at_once_are_not_drained() -> None:
+    """Twenty nodes that fall silent together have a shared cause, and are not twenty bad nodes."""
+    lost = node("DOWN", reason="Not responding", user="root")
+    old = Record("silent", since=NOW - 1000, began=NOW - 1000, reason="Not responding")
+    assert next_action(lost, old, SITE, NOW, Budget(1, drain_left=1)).kind == "drain"
+    assert next_action(lost, old, SITE, NOW, Budget(1, drain_left=0)).kind == "wait"
