@@ -11,28 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from muster.cluster import LocalCluster, Shape, packages
-from muster.errors import UnavailableError
+from muster.cluster import LocalCluster, Shape
+from tests.harness.fixtures import slurm_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+__all__ = ["slurm_here"]
+
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="session")
-def slurm_here() -> None:
-    """Skip without Slurm's daemons; in CI install them, or fail."""
-    try:
-        if os.environ.get("CI") == "true":
-            packages.ensure()
-        if packages.missing():
-            pytest.skip(f"packages are missing: {packages.missing()}")
-        packages.ensure_namespaces()
-    except UnavailableError as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
