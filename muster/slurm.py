@@ -208,12 +208,6 @@ def show_nodes(names: Optional[Iterable[str]] = None) -> dict[str, Node]:
     return {node.name: node for node in nodes}
 
 
-def responds() -> bool:
-    """Whether the controller answers at all."""
-    done = run(["scontrol", "ping"], timeout_s=TIMEOUT_S)
-    return done.rc == 0 and "UP" in done.out
-
-
 def requeue(job_id: str) -> None:
     """Give the allocation back and queue the job again.
 
@@ -221,15 +215,6 @@ def requeue(job_id: str) -> None:
         UnavailableError: Slurm refused or does not answer.
     """
     _scontrol("requeue", job_id)
-
-
-def exclude(job_id: str, nodes: Iterable[str]) -> None:
-    """Keep a pending job away from nodes.
-
-    Raises:
-        UnavailableError: Slurm refused or does not answer.
-    """
-    _scontrol("update", f"JobId={job_id}", f"ExcNodeList={','.join(nodes)}")
 
 
 def script_of(job: Job) -> Optional[Path]:
