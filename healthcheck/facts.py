@@ -8,11 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 
 from healthcheck.env import Env, ProbeTimeoutError
 from healthcheck.profile import Profile
@@ -20,6 +20,7 @@ from muster.process import Completed
 from muster.site import Site
 from muster.slurm import fields
 
+T = TypeVar("T")
 QUERY = (
     "nvidia-smi",
     "--query-gpu=index,uuid,serial,pci.bus_id,ecc.errors.uncorrected.volatile.total",
@@ -100,7 +101,15 @@ class Facts:
         self.env, self.profile, self.site = env, profile, site
         self.when, self.node = when, node
         self.reference_time = reference_time
+        self._read: dict[object, Any] = {}
         self._shared = list(dict.fromkeys([*shared, *map(Path, site.shared_paths)]))
+
+    def once(self, reader: Callable[[Facts], T]) -> T:
+        """What a reader finds out, asked for once per run however many checks want it."""
+        if reader not in self._read:
+            self._read[reader] = reader(self)
+        value: T = self._read[reader]
+        return value
 
     @cached_property
     def smi(self) -> Completed:

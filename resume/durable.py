@@ -31,15 +31,23 @@ def fsync_file(path: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a small file so that every reader sees the old or the new content, never a part."""
+    """Replace a small file so that every reader sees the old or the new content, never a part.
+
+    Whoever waits for the file may rename its folder at once (the last seal of a checkpoint lets
+    rank 0 publish it), so after the rename only the open folder is used, never its name.
+    """
     # One temporary name per process: two writers never share one.
     temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
-    fsync_dir(path.parent)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        temporary.replace(path)
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def json_text(value: Any) -> str:

@@ -114,3 +114,21 @@ def test_a_line_of_which_only_a_part_fits_is_an_error_not_a_silent_loss(tmp_path
     assert "File too large" in done.stderr
     append_line(tmp_path / "f", {"n": 1})
     assert read_lines(tmp_path / "f") == [{"n": 1}]
+
+
+def test_folder_may_be_renamed_by_whoever_waited_for_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last seal of a checkpoint lets rank 0 rename the draft in the very next moment."""
+    draft, published = tmp_path / "step.tmp", tmp_path / "step"
+    draft.mkdir()
+    replace = Path.replace
+
+    def replace_then_publish(self: Path, target: Path) -> Path:
+        result = replace(self, target)
+        draft.rename(published)
+        return result
+
+    monkeypatch.setattr(Path, "replace", replace_then_publish)
+    write_json(draft / "seal.json", {"a": 1})
+    assert read_json(published / "seal.json") == {"a": 1}
