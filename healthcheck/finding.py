@@ -28,6 +28,7 @@ class Result:
     detail: str
     rule: Optional[str] = None
     gpu: Optional[str] = None
+    time: Optional[float] = None  # Unix time of the first kernel line behind it
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Finding:
     detail: str
     fix: str
     gpu: Optional[str] = None
+    rule: str = ""  # the row of the policy table; empty: the check's own name
+    time: Optional[float] = None  # Unix time of the first kernel line behind it
 
     def as_json(self) -> dict[str, object]:
         """The finding for `--json`."""
@@ -51,6 +54,8 @@ class Finding:
             "action": self.action,
             "detail": self.detail,
             "gpu": self.gpu,
+            "rule": self.rule or self.check,
+            "time": self.time,
         }
 
 

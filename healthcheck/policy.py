@@ -59,4 +59,6 @@ def judge(check: str, result: Result, node: str) -> Finding:
         detail=plain(result.detail),
         fix=rule.fix.format(node=node),
         gpu=plain(result.gpu, 80) if result.gpu else None,
+        rule=result.rule or check,
+        time=result.time,
     )

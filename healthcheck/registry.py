@@ -17,10 +17,19 @@ from healthcheck.policy import judge
 if TYPE_CHECKING:
     from healthcheck.facts import Facts
 
-MODES = ("gate", "periodic", "return", "prolog", "epilog")
-"""Before a training attempt; as HealthCheckProgram; before a node returns; around a job."""
+MODES = ("gate", "periodic", "return", "prolog", "epilog", "suspect", "deep")
+"""Before a training attempt; as HealthCheckProgram; before a node returns; around a job; when a job
+has failed and somebody asks which node it was; burn-in, on a node without jobs."""
 
-LIMIT_S = {"gate": 10.0, "prolog": 10.0, "epilog": 30.0, "periodic": 45.0, "return": 45.0}
+LIMIT_S = {
+    "gate": 10.0,
+    "prolog": 10.0,
+    "epilog": 30.0,
+    "periodic": 45.0,
+    "return": 45.0,
+    "suspect": 45.0,
+    "deep": 3 * 3600.0,
+}
 """Longest whole run; Slurm kills a HealthCheckProgram after 60 s."""
 
 Function = Callable[["Facts"], Iterator[Result]]
