@@ -18,6 +18,8 @@ from typing import Any, Optional
 from muster.process import Completed, run
 
 _POLL_S = 0.005
+_RECORD_BYTES = 1 << 14  # /dev/kmsg refuses a buffer that is shorter than its next record
+_MOST_RECORDS_BYTES = 1 << 25
 
 
 class ProbeTimeoutError(Exception):
@@ -62,6 +64,25 @@ class Env:
         except OSError:
             return []
 
+    def records(self, path: str) -> Optional[str]:
+        """All that a device such as /dev/kmsg has to say now; None when there is no such thing.
+
+        Each read of that device gives one record; what was overwritten while we read is left out.
+
+        Raises:
+            PermissionError: this user may not.
+        """
+        try:
+            fd = os.open(self._root / path.lstrip("/"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except PermissionError:
+            raise
+        except OSError:
+            return None
+        try:
+            return _drained(fd).decode(errors="replace")
+        finally:
+            os.close(fd)
+
     def probe(self, function: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str, Any]:
         """What `function` returns, run in a child: a mount that hangs holds whoever touches it.
 
@@ -94,6 +115,23 @@ class Env:
             raise ProbeTimeoutError
         answer: dict[str, Any] = json.loads(said)
         return answer
+
+
+def _drained(fd: int) -> bytes:
+    data: list[bytes] = []
+    size = 0
+    while size < _MOST_RECORDS_BYTES:
+        try:
+            piece = os.read(fd, _RECORD_BYTES)
+        except BrokenPipeError:  # EPIPE: older records were overwritten; the next read goes on
+            continue
+        except OSError:
+            break
+        if not piece:
+            break
+        data.append(piece)
+        size += len(piece)
+    return b"".join(data)
 
 
 def _answer(function: Callable[[], dict[str, Any]], writer: int) -> None:
