@@ -85,6 +85,7 @@ class Facts:
         node: the node's name in Slurm.
         shared: folders that must be shared and writable.
         reference_time: the right Unix time, if somebody knows it.
+        since: Unix time; what the kernel said before does not count. None: all since its boot does.
     """
 
     def __init__(
@@ -97,10 +98,11 @@ class Facts:
         node: str,
         shared: Sequence[Path] = (),
         reference_time: Optional[float] = None,
+        since: Optional[float] = None,
     ) -> None:
         self.env, self.profile, self.site = env, profile, site
         self.when, self.node = when, node
-        self.reference_time = reference_time
+        self.reference_time, self.since = reference_time, since
         self._read: dict[object, Any] = {}
         self._shared = list(dict.fromkeys([*shared, *map(Path, site.shared_paths)]))
 

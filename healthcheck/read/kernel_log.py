@@ -87,7 +87,7 @@ def parse_kmsg(text: str, boot: float) -> tuple[list[KernelLine], bool]:
 
 
 def _unescaped(message: str) -> str:
-    """The kernel writes what is not ASCII, and line ends, as \\xNN."""
+    """The kernel writes what is not ASCII, and line ends, as backslash x and two digits."""
     if "\\x" not in message:
         return message
     data = _ESCAPED.sub(lambda m: bytes([int(m[1], 16)]), message.encode(errors="replace"))
