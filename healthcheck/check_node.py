@@ -18,6 +18,7 @@ from healthcheck.facts import Facts
 from healthcheck.finding import Finding, unfit
 from healthcheck.profile import load_profile
 from healthcheck.registry import LIMIT_S, discover, run_checks
+from healthcheck.state_folder import state_folder
 from muster.site import Site, load_site
 
 
@@ -32,7 +33,7 @@ def main(arguments: argparse.Namespace) -> int:
     """
     site = load_site()
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
-    env = Env(arguments.node_root, LIMIT_S[arguments.when])
+    env = Env(arguments.node_root, LIMIT_S[arguments.when], state_folder())
     facts = Facts(
         env,
         load_profile(arguments.profile or site.profile),

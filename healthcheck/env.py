@@ -15,9 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
 
+from healthcheck import stuck
 from muster.process import Completed, run
 
 _POLL_S = 0.005
+_MOST_BYTES = 8 << 20
 _RECORD_BYTES = 1 << 14  # /dev/kmsg refuses a buffer that is shorter than its next record
 _MOST_RECORDS_BYTES = 1 << 25
 
@@ -30,12 +32,13 @@ class Env:
     """A door that closes `limit_s` seconds after it was opened.
 
     Args:
-        root: stands for / when /proc and /sys are read.
+        root: stands for / when /proc, /sys and /dev are read.
         limit_s: for everything that goes through this door together.
+        state: a folder where programs that cannot be killed are remembered; None: nowhere.
     """
 
-    def __init__(self, root: Path, limit_s: float) -> None:
-        self._root = root
+    def __init__(self, root: Path, limit_s: float, state: Optional[Path] = None) -> None:
+        self._root, self._state = root, state
         self._ends = time.monotonic() + limit_s
 
     def left_s(self) -> float:
@@ -47,13 +50,41 @@ class Env:
         return time.time()
 
     def run(self, argv: list[str], timeout_s: float) -> Completed:
-        """A command, at most `timeout_s` seconds and what the run has left."""
-        return run(argv, timeout_s=max(0.01, min(timeout_s, self.left_s())))
+        """A command, at most `timeout_s` seconds and what the run has left.
+
+        While one that could not be killed still lives, no second one is started: that counts as
+        one more time-out.
+        """
+        program = Path(argv[0]).name
+        pid = stuck.find(self._state, program)
+        if pid is not None:
+            what = f"{program}: process {pid} of an earlier check is stuck"
+            return Completed(-signal.SIGKILL, "", what, timed_out=True)
+        done = run(argv, timeout_s=max(0.01, min(timeout_s, self.left_s())))
+        if done.left_pid is not None:
+            stuck.mark(self._state, program, done.left_pid)
+        return done
 
     def read(self, path: str) -> Optional[str]:
         """A file under /proc or /sys, stripped; None when it cannot be read."""
+        data = self.read_bytes(path, _MOST_BYTES)
+        return None if data is None else data.decode(errors="replace").strip()
+
+    def read_bytes(self, path: str, count: int) -> Optional[bytes]:
+        """At most `count` bytes from the beginning of a file; None when it cannot be read."""
         try:
-            return (self._root / path.lstrip("/")).read_text(errors="replace").strip()
+            with (self._root / path.lstrip("/")).open("rb", buffering=0) as file:
+                found = b""
+                while len(found) < count and (more := file.read(count - len(found))):
+                    found += more
+                return found
+        except OSError:
+            return None
+
+    def link(self, path: str) -> Optional[str]:
+        """Where a symbolic link under /proc or /sys points to; None when it is none."""
+        try:
+            return str((self._root / path.lstrip("/")).readlink())
         except OSError:
             return None
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO, Optional, cast
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-KILL_GRACE_S = 1.0
+KILL_GRACE_S = 0.5
 """How long a killed command may take to vanish before it is left behind."""
 
 RC_CANNOT_START = 126
@@ -36,12 +36,14 @@ class Completed:
         out: standard output, decoded as UTF-8, damaged bytes replaced.
         err: standard error, likewise; for 126 and 127 the reason.
         timed_out: the time limit ended it, whatever `rc` says.
+        left_pid: the process that could not be killed and was left behind (state D).
     """
 
     rc: int
     out: str
     err: str
     timed_out: bool
+    left_pid: Optional[int] = None
 
     @property
     def ok(self) -> bool:
@@ -82,29 +84,26 @@ def run(
             return Completed(RC_NOT_FOUND, "", f"{argv[0]}: command not found", timed_out=False)
         except OSError as error:
             return Completed(RC_CANNOT_START, "", f"{argv[0]}: {error.strerror}", timed_out=False)
-        rc, timed_out = _wait(child, timeout_s)
-        return Completed(rc, _text(out), _text(err), timed_out)
+        try:
+            rc: Optional[int] = child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            rc = None
+        finally:  # also when we are interrupted the command does not outlive us
+            left = None if child.returncode is not None or _kill(child) else child.pid
+        ended = -signal.SIGKILL if rc is None else rc
+        return Completed(ended, _text(out), _text(err), timed_out=rc is None, left_pid=left)
 
 
-def _wait(child: subprocess.Popen[bytes], timeout_s: float) -> tuple[int, bool]:
-    """(exit status, timed out). Also when we are interrupted the command does not outlive us."""
-    try:
-        return child.wait(timeout_s), False
-    except subprocess.TimeoutExpired:
-        return -signal.SIGKILL, True
-    finally:
-        if child.returncode is None:
-            _kill(child)
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill the group and give it a moment; state D is left to the kernel, without a warning."""
+def _kill(child: subprocess.Popen[bytes]) -> bool:
+    """Kill the group and give it a moment; False: left behind in state D, without a warning."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     try:
         child.wait(KILL_GRACE_S)
     except subprocess.TimeoutExpired:
         child.returncode = -signal.SIGKILL  # else Popen.__del__ warns and keeps it for ever
+        return False
+    return True
 
 
 def memory_file() -> BinaryIO:

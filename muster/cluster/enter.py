@@ -90,6 +90,7 @@ def environment(folder: Folder, ours: Mapping[str, str]) -> dict[str, str]:
         "PATH": ":".join(path),
         "SLURM_CONF": str(folder.path / "etc/slurm.conf"),
         "MUSTER_SITE": str(folder.path / "site.yaml"),
+        "MUSTER_STATE_DIR": str(folder.path / "local/muster"),  # on each node's own disk
     }
 
 

@@ -12,7 +12,7 @@ main() {
   local size
   export PATH=$CLUSTER/bin:/usr/sbin:/usr/bin:/sbin:/bin
   export SLURM_CONF=$CLUSTER/etc/slurm.conf MUSTER_SITE=$CLUSTER/site.yaml HOME=/
-  export MUSTER_LOG_DIR=$CLUSTER/log
+  export MUSTER_LOG_DIR=$CLUSTER/log MUSTER_STATE_DIR=$CLUSTER/local/muster
   size=$(stat -c %s "$LOG" 2>/dev/null || echo 0)
   ((size < 1000000)) || mv -f "$LOG" "$LOG.1"
   exec >>"$LOG" 2>&1 </dev/null

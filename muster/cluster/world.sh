@@ -105,6 +105,7 @@ world::run_on_node() {
   node=${argv[0]}
   (machine::enter "$node" env --ignore-environment "PATH=$CLUSTER/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     HOME=/ "SLURM_CONF=$SLURM_CONF" "MUSTER_SITE=$CLUSTER/site.yaml" \
+    "MUSTER_STATE_DIR=$CLUSTER/local/muster" \
     timeout -k 1 "${argv[1]}" "${AS[@]}" "${argv[@]:2}") </dev/null >"$at/out" 2>"$at/err" || rc=$?
   echo "$rc" >"$at/rc.tmp" && mv "$at/rc.tmp" "$at/rc"
 } 2>/dev/null # the client may have left and taken its request with it

@@ -91,6 +91,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     site = tmp_path / "site.yaml"
     site.write_text("scratch_min_free_bytes: 1\n")
     monkeypatch.setenv("MUSTER_SITE", str(site))
+    monkeypatch.setenv("MUSTER_STATE_DIR", str(tmp_path / "state"))
     fake.program("nvidia-smi", EIGHT)
     return fake
 
