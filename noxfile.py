@@ -36,6 +36,8 @@ nox.options.sessions = ["tests"]
 @nox.session
 def demo(session: nox.Session) -> None:
     """Lose nodes under a training run on a local Slurm cluster, and watch it recover by itself."""
+    # Before a minute of installing: is there a Slurm, or may we install it?
+    session.run(sys.executable, "-c", "import muster.cluster.packages as p; exit(p.main())")
     run_python(session, "-m", "tests.demo", *session.posargs)
 
 

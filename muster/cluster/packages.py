@@ -9,10 +9,11 @@ import os
 import pkgutil
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from muster import process
-from muster.errors import UnavailableError
+from muster.errors import MusterError, UnavailableError
 
 SEARCH = "/usr/sbin:/usr/bin:/sbin:/bin"
 PROGRAMS = {
@@ -120,3 +121,14 @@ def _become_root() -> list[str] | None:
     except subprocess.TimeoutExpired:
         return None
     return ["sudo", "-n"] if allowed.returncode == 0 else None
+
+
+def main() -> int:
+    """Ready this machine for a local cluster; returns the exit code, 69 when it cannot be one."""
+    try:
+        ensure()
+        ensure_namespaces()
+    except MusterError as error:
+        print(f"muster cluster: {error}", file=sys.stderr)
+        return error.code
+    return 0

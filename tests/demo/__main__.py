@@ -155,6 +155,7 @@ class Demo:
         deadline = time.monotonic() + RECOVERY_LIMIT_S
         while not condition():
             self.console.follow(run, self.steps)
+            self.console.follow_watch(self.out / "watch.jsonl")
             ended = [entry for entry in run.journal if entry["event"] in ("done", "stopped")]
             if ended or time.monotonic() > deadline:
                 raise TimeoutError(f"{what}: it did not come\n{run.story()}")
@@ -174,10 +175,9 @@ class Demo:
     def write_nodes(self, run: Training, before: dict[str, str], after: dict[str, str]) -> None:
         """nodes.json for the report: what `muster watch` says that it has replaced."""
         lines = [json.loads(s) for s in (self.out / "watch.jsonl").read_text().splitlines()]
+        self.console.follow_watch(self.out / "watch.jsonl")
         returned = {e.get("node") for e in lines if e["event"] == "returned"}
         replaced = [node for node in self.lost_nodes if node in returned]
-        for node in replaced:
-            self.console.say(f"node {node} was replaced and is back in service")
         facts = {"before": before, "after": after, "replaced": replaced}
         write_json(run.run_dir / "nodes.json", facts)
 

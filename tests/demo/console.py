@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from resume.durable import read_lines
 from tests.harness.training import Training
 
 _BAR = 30
+WATCH = {"drained": "drained", "replace_started": "being replaced", "returned": "returned"}
 
 
 @dataclass
@@ -20,6 +23,7 @@ class Console:
     live: bool = field(default_factory=sys.stdout.isatty)
     _shown: int = 0  # events of the journal that were told
     _told_step: int = 0
+    _watched: int = 0  # lines of the watch's log that were told
 
     def say(self, text: str) -> None:
         """One event."""
@@ -53,6 +57,14 @@ class Console:
         elif last["step"] >= self._told_step + 10 or last["step"] < self._told_step:
             self._told_step = last["step"]
             self.say(text)
+
+    def follow_watch(self, log: Path) -> None:
+        """Tell what `muster watch` has done to nodes since the last call."""
+        actions = read_lines(log)
+        for entry in actions[self._watched :]:
+            if entry["event"] in WATCH:
+                self.say(f"WATCH  {entry['node']}: {WATCH[entry['event']]} ({entry['why']})")
+        self._watched = len(actions)
 
     def new_run(self) -> None:
         """The next journal starts from its first line."""
