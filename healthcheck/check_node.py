@@ -42,6 +42,7 @@ def main(arguments: argparse.Namespace) -> int:
         node=node,
         shared=arguments.shared,
         reference_time=arguments.reference_time,
+        since=arguments.since,
     )
     findings = run_checks(discover(), facts)
     boot_id = env.read("/proc/sys/kernel/random/boot_id") or ""

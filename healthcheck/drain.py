@@ -23,8 +23,9 @@ from muster.slurm import Node
 UPDATE_TIMEOUT_S = 10.0
 # Somebody, or Slurm itself, is already doing something with such a node.
 TRANSITIONAL = frozenset(
-    ("MAINT", "REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED", "POWERED_DOWN", "POWERING_DOWN",
-     "POWER_DOWN", "POWERING_UP", "POWER_UP", "FUTURE", "FAIL", "FAILING")
+    ("MAINT", "MAINTENANCE", "REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED",
+     "POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP", "FUTURE",
+     "FAIL", "FAILING")
 )  # fmt: skip
 
 

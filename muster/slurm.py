@@ -23,7 +23,9 @@ _REASON = re.compile(r"(?P<text>.*?)(?: \[(?P<user>[^@\]\s]+)@(?P<time>[^\]]+)\]
 _WHOLE_LINE = ("Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Reason", "Comment", "Extra")
 _REST_OF_LINE = ("JobName",)  # a user's free text, last on its line
 _LOST = frozenset({"DOWN", "FAIL", "FAILING", "POWERED_DOWN", "POWERING_DOWN"})
-_CLOSED = frozenset({"DRAIN", "MAINT", "REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT"})
+_CLOSED = frozenset(
+    {"DRAIN", "MAINT", "MAINTENANCE", "REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT"}
+)
 
 
 @dataclass(frozen=True)

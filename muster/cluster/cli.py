@@ -51,6 +51,7 @@ def _add_verbs(verbs: Any) -> None:
     node.add_argument("node", metavar="NODE")
     node.add_argument("gpu", type=int, nargs="?", metavar="GPU", help="for gpu-break: its index")
     node.add_argument("--how", default=BREAKS[0], help=f"for gpu-break: {', '.join(BREAKS)}")
+    node.add_argument("--text", help="for kernel-line: what the node's kernel says")
     node.add_argument("--silent", action="store_true", help="for kill: without a last packet")
 
 
@@ -119,8 +120,19 @@ def _node(args: argparse.Namespace) -> int:
             "a GPU index goes with gpu-break, and only there",
             "muster cluster node gpu-break n1 3",
         )
+    if bool(args.text) != (args.node_verb == "kernel-line"):
+        raise UsageError(
+            f"node {args.node_verb}",
+            "--text goes with kernel-line, and only there",
+            "muster cluster node kernel-line n1 --text 'NVRM: ...'",
+        )
     LocalCluster(args.name).node(
-        args.node_verb, args.node, silent=args.silent, gpu=args.gpu or 0, how=args.how
+        args.node_verb,
+        args.node,
+        silent=args.silent,
+        gpu=args.gpu or 0,
+        how=args.how,
+        text=args.text or "",
     )
     return 0
 

@@ -39,6 +39,7 @@ VERBS = {
     "slurmd-kill": "slurmd-kill",
     "slurmd-start": "slurmd-start",
     "gpu-break": "gpu-break",
+    "kernel-line": "kernel-line",
 }
 """What one can do to a node, and the request of `machine.sh` that does it."""
 
@@ -139,7 +140,14 @@ class LocalCluster:
         return enter.run(self.folder, enter.Order(argv, node=node, user=user))
 
     def node(
-        self, verb: str, name: str, *, silent: bool = False, gpu: int = 0, how: str = "lost"
+        self,
+        verb: str,
+        name: str,
+        *,
+        silent: bool = False,
+        gpu: int = 0,
+        how: str = "lost",
+        text: str = "",
     ) -> None:
         """Do something to a node; returns when it is done to the machine, before Slurm knows.
 
@@ -149,6 +157,7 @@ class LocalCluster:
             silent: for kill: without a last packet, so that no peer hears its connection close.
             gpu: for gpu-break: the index of the GPU.
             how: for gpu-break: one of `BREAKS`.
+            text: for kernel-line: what the node's kernel says.
 
         Raises:
             UsageError: no such verb, node, or GPU.
@@ -169,6 +178,8 @@ class LocalCluster:
                     f"GPU {gpu} {how}", "cannot be broken", f"0..{shape.gpus - 1}, {BREAKS}"
                 )
             argv += [str(gpu), how]
+        if verb == "kernel-line":
+            argv += [text.replace("\n", " ")]
         order = ["machine", "--name", self.name, "--", *argv]
         code = _RUN_MODULE.format(root=str(CHECKOUT), module="cli")
         done = process.run([sys.executable, "-c", code, *order], VERB_TIMEOUT_S)

@@ -2,6 +2,7 @@
 # The machines of a local cluster, seen from outside: power, cable, disk, GPUs. Runs on the head.
 #   machine.sh off|silent-off|on|reboot|replace|cut|uncut|freeze|thaw|slurmd-kill|slurmd-start NODE
 #   machine.sh gpu-break NODE INDEX lost|gone|ecc
+#   machine.sh kernel-line NODE TEXT
 #
 # A node is one process namespace, so that killing its process 1 is a power loss: everything on the
 # node dies at the same instant.
@@ -54,6 +55,7 @@ machine::boot() {
   local init
   ! machine::init "$node" >/dev/null || return 0
   cat /proc/sys/kernel/random/uuid >"$at/boot_id"
+  echo '6,0,0,-;Linux version (local cluster)' >"$at/kmsg" # a new boot forgets
   [[ -e $at/gpus ]] || machine::new_gpus "$node"
   if ! mountpoint -q "$CLUSTER/disks/$node"; then
     mkdir -p "$CLUSTER/disks/$node"
@@ -120,6 +122,14 @@ machine::gpu_break() {
   mv "$file.tmp" "$file"
 }
 
+# A line in the node's kernel log, as /dev/kmsg shows it: level, number, microseconds, flags; text.
+machine::kernel_line() {
+  local -r file=$CLUSTER/nodes/$1/kmsg
+  local uptime
+  read -r uptime _ </proc/uptime
+  printf '4,%d,%s0000,-;%s\n' "$(wc -l <"$file")" "${uptime/./}" "$2" >>"$file"
+}
+
 # Everything but process 1, which has no handler for these and is not reachable by them.
 machine::signal_all() {
   machine::enter "$1" bash -c "kill -$2 -1" || true
@@ -152,6 +162,7 @@ machine::do() {
     slurmd-kill) machine::slurmd_kill "$node" ;;
     slurmd-start) machine::enter "$node" "${AS[@]}" slurmd -N "$node" ;;
     gpu-break) machine::gpu_break "$node" "$3" "$4" ;;
+    kernel-line) machine::kernel_line "$node" "$3" ;;
     *) machine::fail "unknown request '$verb'" ;;
   esac
 }

@@ -13,6 +13,8 @@ node::mounts() {
   mount -t tmpfs -o mode=700,size=4k hidden "$CLUSTER/disks" # the other nodes' disks are not ours
   mount -t tmpfs -o mode=1777 shm /dev/shm
   mount --bind "$CLUSTER/nodes/$NODE/boot_id" /proc/sys/kernel/random/boot_id
+  # Its own kernel log: what the kernel of this machine says must not blame a node.
+  [[ ! -e /dev/kmsg ]] || mount --bind "$CLUSTER/nodes/$NODE/kmsg" /dev/kmsg
 }
 
 node::network() {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -108,6 +109,10 @@ def test_replace_asked_of_the_bmc_from_inside(fresh_cluster: LocalCluster, until
     broken = fresh_cluster.exec(["nvidia-smi", "-L"], node="n2")
     assert (broken.rc, broken.out.count("GPU ")) == (15, 7)
     assert "Unable to determine the device handle for GPU" in broken.err
+    fresh_cluster.node("kernel-line", "n2", text="NVRM: says 'no' 100% \\n")
+    assert "NVRM" not in fresh_cluster.exec(["cat", "/dev/kmsg"], node="n1").out
+    said = fresh_cluster.exec(["cat", "/dev/kmsg"], node="n2").out.splitlines()[-1]
+    assert re.fullmatch(r"4,1,\d+,-;NVRM: says 'no' 100% \\n", said)
     boot_ids = [fresh_cluster.status().nodes[1].boot_id]
 
     def booted_again() -> bool:
@@ -117,6 +122,7 @@ def test_replace_asked_of_the_bmc_from_inside(fresh_cluster: LocalCluster, until
     assert fresh_cluster.exec(["bmc", "reboot", "n2"]).out == "accepted: reboot n2\n"
     until(booted_again)
     assert fresh_cluster.exec(["nvidia-smi", "-L"], node="n2").rc == 15
+    assert "NVRM" not in fresh_cluster.exec(["cat", "/dev/kmsg"], node="n2").out
     assert fresh_cluster.exec(["ls", str(disk)], node="n2").ok
     boot_ids.append(fresh_cluster.status().nodes[1].boot_id)
     assert fresh_cluster.exec(["bmc", "replace", "n2"], node="n1").ok

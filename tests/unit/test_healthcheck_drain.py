@@ -38,6 +38,11 @@ ROWS = {
     "drained by nobody": (nodes(n1="IDLE+DRAIN"), "refuse", "out of service already"),
     "down": (nodes(n1=("DOWN", "Not responding")), "refuse", "out of service already"),
     "maintenance": (nodes(n1="IDLE+MAINT"), "refuse", "its state is IDLE+MAINT"),
+    "reserved for maintenance, as Slurm 22.05 says it": (
+        nodes(n1="IDLE+MAINTENANCE+RESERVED"),
+        "refuse",
+        "its state is IDLE+MAINTENANCE",
+    ),
     "reboots": (nodes(n1="IDLE+REBOOT_ISSUED"), "refuse", "its state is"),
     "an old reason is left over": (nodes(n1=("IDLE", "was burnt")), "drain", TEXT),
     "unknown to Slurm": (nodes(0), "refuse", "knows no node n1"),
