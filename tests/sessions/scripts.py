@@ -1,0 +1,46 @@
+"""Which files of the repository are bash, and the tools that look at them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).resolve().parents[2]
+SHELL_TOOLS = ("shellcheck", "shfmt")
+
+
+def tracked_files() -> list[str]:
+    """Every file that git knows or would add."""
+    listing = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    names = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return sorted(name for name in names.split("\0") if (ROOT / name).is_file())
+
+
+def shell_scripts() -> list[str]:
+    """Every bash file, by suffix or first line."""
+    return [name for name in tracked_files() if is_shell(ROOT / name)]
+
+
+def is_shell(path: Path) -> bool:
+    """Whether a file is a shell script."""
+    if path.suffix in {".py", ".md"}:
+        return False
+    with path.open("rb") as file:
+        first = file.readline(80)
+    return path.suffix in {".sh", ".bash", ".sbatch"} or first.startswith(
+        (b"#!/usr/bin/env bash", b"#!/bin/bash", b"#!/bin/sh")
+    )
+
+
+def need_shell_tools(session: nox.Session) -> None:
+    """Install shellcheck and shfmt if we may; say how otherwise."""
+    if all(shutil.which(tool) for tool in SHELL_TOOLS):
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        session.error(f"{' and '.join(SHELL_TOOLS)} are needed. Fix: install them, e.g. with apt.")
+    session.run("apt-get", "-qq", "update", external=True)
+    session.run("apt-get", "-qq", "install", "-y", *SHELL_TOOLS, external=True, silent=True)
