@@ -33,7 +33,8 @@ def as_json(
     if len(reasons) > _MOST_REASONS:
         reasons = [*reasons[:_MOST_REASONS], f"and {len(reasons) - _MOST_REASONS} more"]
     last = {"node": node, "boot_id": boot_id, "fit": not unfit, "unfit": reasons}
-    return [*(json.dumps(f.as_json()) for f in findings), json.dumps(last)]
+    lines = [json.dumps({"node": node, **finding.as_json()}) for finding in findings]
+    return [*lines, json.dumps(last)]
 
 
 def nagios(findings: Sequence[Finding], node: str, unfit: Sequence[Finding]) -> tuple[str, int]:

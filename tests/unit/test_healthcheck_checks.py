@@ -387,7 +387,7 @@ def test_json_lines(node: Fake) -> None:
     assert (last["node"], last["boot_id"], last["fit"]) == ("n3", BOOT_ID, False)
     assert last["unfit"][0] == "gpu_count: shows 7 of 8 GPUs"
     first = json.loads(lines[0])
-    assert list(first)[:6] == ["check", "status", "class", "action", "detail", "gpu"]
+    assert list(first)[:7] == ["node", "check", "status", "class", "action", "detail", "gpu"]
 
 
 def test_many_reasons_stay_on_one_short_line() -> None:
