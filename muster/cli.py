@@ -42,6 +42,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if words[:1] == ["run"] and "--" in words:  # the rest belongs to the training command
         rest = words[words.index("--") + 1 :]
         words = words[: words.index("--")]
+    if words[:1] == ["srun"] and words[1:] not in (["-h"], ["--help"]):  # all of it is srun's
+        words, rest = words[:1], words[1:]
     parser = build_parser()
     arguments, extra = parser.parse_known_args(words)
     if "assignments" in arguments and all("=" in w and not w.startswith("-") for w in extra):

@@ -40,6 +40,7 @@ class Budget:
     """When to stop trying. Progress, not the number of failures, keeps a run alive."""
 
     same_place: int = 2  # software failures at the same training step without progress
+    retry_blind: bool = True  # False: a program that fails without progress is not tried again
     no_progress: int = 8  # failures of any kind in a row without a new training step
     attempts: int = 200
     leave_s: float = 120.0  # wait for ranks that were asked to save and leave

@@ -111,7 +111,8 @@ def parse_job(block: str, nodes: list[str]) -> Job:
         batch_host=None if batch_host in ("", "(null)") else batch_host,
         restarts=int(restarts) if restarts.isdigit() else 0,
         command=values.get("Command", ""),
-        requeue=values.get("Requeue", "0") == "1",
+        # salloc's jobs say Requeue=1 too, but have no script that could be started again
+        requeue=values.get("Requeue", "0") == "1" and values.get("BatchFlag", "1") != "0",
         reason=values.get("Reason", ""),
         array_task=f"{array}_{task}" if array and task.isdigit() else None,
     )

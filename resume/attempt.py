@@ -14,7 +14,7 @@ from muster.recipe import Command
 from resume import lease, rundir
 from resume.launch import Launched, LaunchPlan, launch
 from resume.metrics import MetricsTail
-from resume.verdict import Evidence, Verdict, decide
+from resume.verdict import PROGRAM_CAUSES, Evidence, Verdict, decide
 from resume.watch import Watch
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Attempt:
             beat_dir=beat_dir,
             master_addr=address,
             master_port=views[self.nodes[0]].port,
+            step=s.step,
         )
         return self._launch_and_watch(plan)
 
@@ -92,9 +93,23 @@ class Attempt:
             launched.end()
         self._clean(plan.attempt, evidence)
         s.guarded = None
-        verdict = with_last_words(decide(evidence, s.recipe.budget), evidence, plan.log_dir)
+        verdict = self._judge(evidence)
+        verdict = with_last_words(verdict, evidence, plan.log_dir)
         self._record(launched, metrics, evidence, verdict, detected_at)
         return verdict
+
+    def _judge(self, evidence: Evidence) -> Verdict:
+        """The verdict; before a program is given up, its nodes are asked whether they are fit."""
+        s = self.supervisor
+        verdict = decide(evidence, s.recipe.budget)
+        if verdict.action != "stop" or verdict.cause not in PROGRAM_CAUSES:
+            return verdict
+        s.allocation.gate(len(self.nodes))
+        unfit = {n: s.allocation.bad[n] for n in self.nodes if n in s.allocation.bad}
+        if not unfit:
+            return verdict
+        usable = len(s.allocation.usable())
+        return decide(replace(evidence, unfit=unfit, num_usable=usable), s.recipe.budget)
 
     def _clean(self, attempt: int, evidence: Evidence) -> None:
         """No rank of this attempt may live when the next one starts."""

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Optional
@@ -22,7 +23,20 @@ from resume.durable import read_json
 from resume.fleet import Fleet
 from resume.journal import Journal
 from resume.metrics import MetricsTail
+from resume.step import Step, parse
+from resume.steprun import as_recipe, claim
 from resume.supervisor import Supervisor, ranks_on_a_node, wanted_nodes
+
+_INTERACTIVE_STEP = "4294967290"  # where salloc runs its shell
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where a run comes from and where it is; `step` stands in place of a snapshot."""
+
+    recipe_dir: Path
+    run_dir: Path
+    step: Optional[Step] = None
 
 
 def add_parser(verbs: Any) -> None:
@@ -49,6 +63,13 @@ def add_parser(verbs: Any) -> None:
     check.add_argument("checkpoint", type=Path, nargs="+")
     check.set_defaults(func=_verify, verb="verify")
 
+    step = verbs.add_parser(
+        "srun",
+        help="srun that restarts its step on fit nodes (srun --auto-resume=1)",
+        usage="muster srun [OPTIONS OF SRUN] -- PROGRAM [ARGUMENTS]",
+    )
+    step.set_defaults(func=_srun, verb="srun", rest=[])
+
     report = verbs.add_parser("report", help="HTML and PNG: what happened to a run")
     report.add_argument("run_dir", type=Path)
     report.add_argument("--out", type=Path, help="folder for report.html and report.png")
@@ -62,37 +83,68 @@ def own_argv() -> list[str]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    job_id = os.environ.get("SLURM_JOB_ID")
-    if not job_id:
-        raise UsageError(
-            "SLURM_JOB_ID", "not set, this is no job", "sbatch the recipe's run.sbatch instead"
-        )
-    site, job = load_site(), _ask_until_answered(job_id)
+    job = _own_job("sbatch the recipe's run.sbatch instead")
     recipe_dir = _recipe_dir(arguments.recipe, job)
-    restart = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    run_dir = arguments.run_dir or rundir.default_run_dir(recipe_dir, job_id, restart)
-    run_dir = run_dir.absolute()
-    source = rundir.snapshot_of(run_dir, job_id) or recipe_dir  # later edits must not leak in
+    default = rundir.default_run_dir(recipe_dir, job.job_id, _restart_count())
+    run_dir = (arguments.run_dir or default).absolute()
+    source = rundir.snapshot_of(run_dir, job.job_id) or recipe_dir  # later edits must not leak in
     recipe = _with_arguments(load_recipe(source, arguments.assignments), arguments.rest)
     wanted_nodes(recipe, len(job.nodes))
-    nonce = rundir.prepare(run_dir)
-    token = lease.take(run_dir, job_id, restart, site.lease_s)
-    rundir.snapshot(recipe_dir, run_dir, job_id)
+    return _supervise(job, recipe, _Places(recipe_dir, run_dir))
+
+
+def _srun(arguments: argparse.Namespace) -> int:
+    """The step of one srun line, as a recipe of one command that is done when all ranks exit 0."""
+    job = _own_job("start it in a job made by sbatch or salloc")
+    step = parse(arguments.rest, os.environ, len(job.nodes), Path.cwd())
+    with claim(step, job.job_id, _restart_count(), os.environ) as run_dir:
+        return _supervise(job, as_recipe(step), _Places(step.folder, run_dir, step))
+
+
+def _own_job(instead: str) -> slurm.Job:
+    """The job that this process runs in.
+
+    Raises:
+        UsageError: there is none, or this is a step of it and not its script.
+    """
+    job_id, step_id = (os.environ.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
+    if not job_id:
+        raise UsageError("SLURM_JOB_ID", "not set, this is no job", instead)
+    if step_id not in ("", _INTERACTIVE_STEP):
+        what = "set, this is a step: it would end with the node that it runs on"
+        raise UsageError("SLURM_STEP_ID", what, "start it in the batch script, without srun")
+    return _ask_until_answered(job_id)
+
+
+def _restart_count() -> int:
+    """How often Slurm has started this job again."""
+    return int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+
+
+def _supervise(job: slurm.Job, recipe: Recipe, places: _Places) -> int:
+    """Become the owner of RUN_DIR, and keep the run going."""
+    site, restart = load_site(), _restart_count()
+    nonce = rundir.prepare(places.run_dir)
+    token = lease.take(places.run_dir, job.job_id, restart, site.lease_s)
+    if places.step is None:
+        rundir.snapshot(places.recipe_dir, places.run_dir, job.job_id)
     options = [
-        *("--run-dir", str(run_dir), "--job", job_id, "--restart", str(restart)),
+        *("--run-dir", str(places.run_dir), "--job", job.job_id, "--restart", str(restart)),
         *("--token", str(token), "--lease-s", str(site.lease_s), "--nonce", nonce),
     ]
+    log = places.run_dir / "logs" / "guards.log"
     supervisor = Supervisor(
         site=site,
         recipe=recipe,
         job=job,
-        recipe_dir=recipe_dir,
-        run_dir=run_dir,
+        recipe_dir=places.recipe_dir,
+        run_dir=places.run_dir,
         token=token,
-        journal=Journal(run_dir / "journal.jsonl", token),
+        journal=Journal(places.run_dir / "journal.jsonl", token),
         host=os.environ.get("SLURMD_NODENAME") or os.uname().nodename,
-        fleet=Fleet([*own_argv(), "guard", *options], run_dir / "logs" / "guards.log"),
+        fleet=Fleet([*own_argv(), "guard", *options], log),
         **_shape(recipe, site),
+        step=places.step,
     )
     _arm_signals(supervisor)
     _introduce(supervisor, restart)

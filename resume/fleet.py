@@ -195,6 +195,7 @@ def step_environment() -> dict[str, str]:
     bending = {
         *("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
         *("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK"),
+        "SLURM_EXPORT_ENV",  # of `sbatch --export=NONE`: the contract's variables would not pass
     }
     own = str(Path(__file__).resolve().parents[1])
     paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != own]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Optional
 
 from resume.fleet import step_environment
+from resume.step import Step
 
 _RANK_SH = """\
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
@@ -44,6 +45,7 @@ class LaunchPlan:
     beat_dir: Path
     master_addr: str
     master_port: int
+    step: Optional[Step] = None  # a user's own srun line: his options, folder and output
 
     @property
     def num_ranks(self) -> int:
@@ -62,16 +64,24 @@ def srun_argv(plan: LaunchPlan) -> list[str]:
     --overlap: an old step that Slurm still believes in must not block this one. --no-kill: losing a
     node is for the supervisor to judge. --kill-on-bad-exit: a dead rank ends its peers.
     """
-    cpus = [f"--cpus-per-task={plan.cpus_per_rank}"] if plan.cpus_per_rank else []
-    return [
-        *("srun", "--overlap", "--no-kill", "--kill-on-bad-exit=1", "--wait=0"),
+    ours = [
+        *("--overlap", "--no-kill", "--kill-on-bad-exit=1", "--wait=0"),
         *(f"--nodes={len(plan.nodes)}", f"--ntasks={plan.num_ranks}"),
         *(f"--ntasks-per-node={plan.ranks_per_node}", f"--nodelist={','.join(plan.nodes)}"),
+    ]
+    program = ["sh", "-c", _RANK_SH]
+    if plan.step is not None:  # of two equal options srun takes the last
+        export = plan.step.export_option([*contract(plan), "PYTHONPATH"])
+        return ["srun", *plan.step.options, *ours, f"--chdir={plan.step.folder}", *export, *program]
+    cpus = [f"--cpus-per-task={plan.cpus_per_rank}"] if plan.cpus_per_rank else []
+    return [
+        "srun",
+        *ours,
         *("--distribution=block", "--cpu-bind=none", f"--job-name=attempt{plan.attempt}"),
         *cpus,
         f"--chdir={plan.run_dir / 'recipe'}",
         f"--output={_literal(plan.log_dir)}/rank_%t.log",
-        *("--input=none", "sh", "-c", _RANK_SH),
+        *("--input=none", *program),
     ]
 
 
@@ -82,8 +92,12 @@ def _literal(path: Path) -> str:
 
 def environment(plan: LaunchPlan) -> dict[str, str]:
     """Our environment plus the contract's variables."""
+    return {**step_environment(), **contract(plan)}
+
+
+def contract(plan: LaunchPlan) -> dict[str, str]:
+    """The variables of the contract, but for those that differ from rank to rank."""
     return {
-        **step_environment(),
         "MUSTER_RUN_DIR": str(plan.run_dir),
         "MUSTER_RECIPE_DIR": str(plan.recipe_dir),
         "MUSTER_ATTEMPT": str(plan.attempt),
@@ -128,9 +142,9 @@ def launch(plan: LaunchPlan) -> Launched:
         srun = subprocess.Popen(
             srun_argv(plan),
             env=environment(plan),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdin=subprocess.DEVNULL if plan.step is None else None,
+            stdout=log if plan.step is None else None,
+            stderr=log if plan.step is None else None,
             start_new_session=True,
         )
     return Launched(plan, srun)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from resume.fleet import Fleet
 from resume.journal import Journal, State
 from resume.lease import Lease
 from resume.nodewatch import NodeWatch
+from resume.step import Step
 from resume.verdict import Verdict
 
 T = TypeVar("T")
@@ -58,6 +60,7 @@ class Supervisor:
     ranks_per_node: int
     cpus_per_rank: Optional[int]
     host: str  # the node that we run on, as Slurm calls it
+    step: Optional[Step] = None  # a user's own srun line instead of a recipe's command
     state: State = field(default_factory=State)
     allocation: Allocation = field(init=False)
     guarded: Optional[tuple[int, Path]] = None  # attempt and its beat folder, while ranks run
@@ -79,7 +82,8 @@ class Supervisor:
 
     def say(self, text: str) -> None:
         """One line for the person who reads the job's output."""
-        print(f"muster run: {time.strftime('%H:%M:%S')} {text}", flush=True)
+        verb, out = ("run", sys.stdout) if self.step is None else ("srun", sys.stderr)
+        print(f"muster {verb}: {time.strftime('%H:%M:%S')} {text}", file=out, flush=True)
 
     def note(self, event: str, **facts: object) -> None:
         """Write an event and take it into the state; a full disk is waited for, not died of."""

@@ -13,6 +13,7 @@ from muster.recipe import Budget
 
 EXIT_DATA, EXIT_STORAGE, EXIT_FENCED, EXIT_CONFIG = 65, 74, 75, 78
 EXIT_CANNOT_RUN, EXIT_NOT_FOUND = 126, 127
+PROGRAM_CAUSES = frozenset({"rank_failed", "left_early", "launch_failed"})
 _SIGNALLED = 128  # a shell's exit code for a process that died of signal n is 128 + n
 _TERMINATED = 128 + 15
 
@@ -67,7 +68,8 @@ def decide(evidence: Evidence, budget: Budget) -> Verdict:
     if e.done_file:
         return Verdict("done", None, "DONE is there")
     all_zero = len(e.exits) == e.num_ranks and not any(e.exits.values())
-    if e.done_by_exit and (all_zero or (not e.exits and e.launcher_rc == 0)):
+    may_be_done = e.done_by_exit and e.asked_to_leave is None
+    if may_be_done and (all_zero or (not e.exits and e.launcher_rc == 0)):
         return Verdict("done", None, "all ranks exited 0")
     for judge in (_hardware, _user_error):
         verdict = judge(e)
@@ -153,9 +155,11 @@ def _within_budget(e: Evidence, budget: Budget, verdict: Verdict) -> Verdict:
         return verdict  # storage has a patience of its own: the supervisor's clock
     progressed = e.last_step is not None and e.last_step > e.max_step
     place = f"training step {max(e.last_step or 0, e.max_step)}"
+    if verdict.cause in PROGRAM_CAUSES and not progressed and not budget.retry_blind:
+        return _program_failed(e, verdict)
     same_place = (0 if progressed else e.same_place) + int(verdict.repeatable)
     no_progress = (0 if progressed else e.no_progress) + 1
-    if same_place >= budget.same_place and verdict.repeatable:
+    if same_place >= budget.same_place and verdict.repeatable and not progressed:
         return Verdict(
             "stop",
             verdict.cause,
@@ -181,3 +185,12 @@ def _within_budget(e: Evidence, budget: Budget, verdict: Verdict) -> Verdict:
             "raise budget.attempts, then sbatch with the same --run-dir",
         )
     return verdict
+
+
+def _program_failed(e: Evidence, verdict: Verdict) -> Verdict:
+    """No node is to blame and no training step was won: the program's own end is the answer."""
+    code = e.exits.get(e.first_failed) if e.first_failed is not None else None
+    code = code or e.launcher_rc or 1
+    fix = "read what it wrote; no node is to blame, so it is not tried again"
+    exit_code = code if 0 < code < 256 else 1
+    return Verdict("stop", verdict.cause, verdict.why, verdict.node, fix, exit_code)

@@ -151,11 +151,13 @@ class Watch:
             s.fleet.drop()
 
     def _find_hung(self) -> None:
-        if self.command.done_by != "DONE":
-            return  # such a command need not beat; its time limit is what watches it
         hang, plan = self.supervisor.recipe.hang, self.launched.plan
         beats = self.supervisor.fleet.beats(self.nodes)
+        if self.command.done_by != "DONE" and all(p == "setup" for p, *_ in beats.values()):
+            return  # such a command need not beat: its time limit is what watches it
         self.hung = find_hung(beats, self.exits, hang, self.metrics.p99_s())
+        if self.command.done_by != "DONE":
+            return
         age = time.monotonic() - self.started_at
         views = self.supervisor.fleet.nodes  # a guard that was just started knows no rank yet
         mute = [

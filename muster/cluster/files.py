@@ -28,6 +28,8 @@ SCRIPTS = {
     "hooks/reboot.sh": "reboot.sh",
 }
 PRIVATE_FOLDERS = ("state", "disks", "requests")
+SPANK_PLUGIN = "slurm/spank/auto_resume.so"
+"""Installed in the cluster if somebody has built it: make -C slurm/spank."""
 PUBLIC_FOLDERS = ("etc", "bin", "lib", "hooks", "log", "nodes", "local", "dev", "munge")
 
 
@@ -69,6 +71,10 @@ def write(folder: Path, shape: Shape, owner: Owner, python: str, checkout: str) 
     _put(folder / "etc/nsswitch.conf", nsswitch(_read(Path("/etc/nsswitch.conf"))))
     _put(folder / "etc/world.env", world_env(shape, owner))
     _put(folder / "site.yaml", site_yaml(folder, shape))
+    plugin = _read_bytes(Path(checkout) / SPANK_PLUGIN)
+    if plugin is not None:
+        _put_bytes(folder / "lib/auto_resume.so", plugin, 0o755)
+        _put(folder / "etc/plugstack.conf", plugstack_conf(folder))
     _put_bytes(folder / "etc/munge.key", secrets.token_bytes(128), 0o600)
     os.mkfifo(folder / "bmc", mode=0o600)
 
@@ -141,6 +147,11 @@ def gres_conf(folder: Path, shape: Shape) -> str:
     if not shape.gpus:
         return ""
     return f"Name=gpu Type=h100 File={folder}/dev/nvidia[0-{shape.gpus - 1}]\n"
+
+
+def plugstack_conf(folder: Path) -> str:
+    """plugstack.conf, which Slurm looks for beside slurm.conf: srun --auto-resume=1."""
+    return f"optional {folder}/lib/auto_resume.so muster={folder}/bin/muster\n"
 
 
 def hosts(shape: Shape) -> str:
@@ -218,6 +229,10 @@ def _script(name: str) -> str:
 
 def _read(path: Path) -> Optional[str]:
     return path.read_text() if path.is_file() else None
+
+
+def _read_bytes(path: Path) -> Optional[bytes]:
+    return path.read_bytes() if path.is_file() else None
 
 
 def _put(path: Path, text: str, mode: int = 0o644) -> None:
