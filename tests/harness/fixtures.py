@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import cache
+from pathlib import Path
 
 import pytest
 
+from muster import process
 from muster.cluster import packages
 from muster.errors import UnavailableError
 
@@ -23,3 +26,11 @@ def slurm_here() -> None:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(str(error))
+
+
+@cache
+def plugin_problem() -> str | None:
+    """Build the SPANK plugin, which every cluster that comes up later has; what went wrong."""
+    folder = Path(__file__).resolve().parents[2] / "slurm" / "spank"
+    built = process.run(["make", "-C", str(folder)], 120)
+    return None if built.ok else f"slurm/spank: {built.reason} (needs make, gcc, libslurm-dev)"

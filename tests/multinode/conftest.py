@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from muster.cluster import LocalCluster, Shape
-from tests.harness.fixtures import slurm_here
+from tests.harness.fixtures import plugin_problem, slurm_here
 from tests.harness.nodes import back_to_service
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ TEN_LINES = ROOT / "tests" / "data" / "recipes" / "ten_lines"
 def shared_cluster(slurm_here: None) -> Iterator[LocalCluster]:
     """8 nodes for all tests of this folder."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    plugin_problem()
     one = LocalCluster(f"m{os.getpid()}", Shape(boot_s=0.2))
     one.up(owner_pid=os.getpid())
     yield one
@@ -46,3 +47,13 @@ def cluster(shared_cluster: LocalCluster) -> Iterator[LocalCluster]:
 def ten_lines(tmp_path: Path) -> Path:
     """The bash recipe, in a folder with a blank in its name."""
     return Path(shutil.copytree(TEN_LINES, tmp_path / "ten lines"))
+
+
+@pytest.fixture
+def auto_resume(shared_cluster: LocalCluster) -> None:
+    """The cluster has srun --auto-resume=1; skipped, or in CI failed, where it cannot be built."""
+    problem = plugin_problem()
+    if problem is not None and os.environ.get("CI") == "true":
+        pytest.fail(problem)
+    if problem is not None:
+        pytest.skip(problem)

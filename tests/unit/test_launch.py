@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from resume.launch import _RANK_SH, LaunchPlan, environment, launch, srun_argv
+from resume.step import parse
 
 LONG = 30.0
 Program = Callable[[str, str], Path]
@@ -40,6 +41,26 @@ def test_srun_line(plan: LaunchPlan) -> None:
     assert not any(
         "cpus-per" in w for w in srun_argv(dataclasses.replace(plan, cpus_per_rank=None))
     )
+
+
+def test_srun_line_of_a_user_keeps_his_options(plan: LaunchPlan, tmp_path: Path) -> None:
+    words = ["-l", "--gres=gpu:2", "--export=NONE", "-N2", "-w", "n7,n8", "--", "python", "a b.py"]
+    step = parse(words, {}, 4, tmp_path)
+    argv = srun_argv(dataclasses.replace(plan, step=step, command=step.program))
+    ours = ["--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--nodelist=n1,n3"]
+    assert argv[:3] == ["srun", "-l", "--gres=gpu:2"]
+    assert set(ours) | {"--overlap", "--no-kill", f"--chdir={tmp_path}"} <= set(argv)
+    assert not any(word.startswith(("--output", "--input", "--cpu-bind")) for word in argv)
+    (export,) = (word for word in argv if word.startswith("--export"))
+    assert {"MUSTER_COMMAND", "MUSTER_BEAT_DIR", "PYTHONPATH"} <= set(export[9:].split(","))
+
+
+def test_variables_of_the_allocation_do_not_bend_the_step(
+    plan: LaunchPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_EXPORT_ENV", "NONE")
+    monkeypatch.setenv("SLURM_NTASKS", "99")
+    assert not {"SLURM_EXPORT_ENV", "SLURM_NTASKS"} & environment(plan).keys()
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,15 @@ def test_script_asks_for_the_nodes_of_the_recipe(script: Path) -> None:
     assert f"--nodes={recipe.nodes + recipe.spares}" in options(script)
 
 
+def test_script_without_a_recipe_survives_too() -> None:
+    script = ROOT / "slurm" / "auto_resume.sbatch"
+    found = options(script)
+    assert found >= SURVIVAL - {"--ntasks-per-node=1"}  # srun's tasks are the ranks
+    assert any(option.startswith("--signal=B:USR1@") for option in found)
+    assert "exec srun --auto-resume=1 --nodes=2 " in script.read_text(encoding="utf-8")
+    assert "--nodes=3" in found  # one spare
+
+
 def test_every_recipe_has_a_script() -> None:
     recipes = {path.parent for path in ROOT.glob("recipes/*/recipe.yaml")}
     assert recipes == {script.parent for script in SCRIPTS[:-1]}

@@ -251,3 +251,28 @@ def test_more_budget_never_stops_sooner(e: Evidence, budget: Budget) -> None:
     )  # fmt: skip
     if decide(e, budget).action != "stop":
         assert decide(e, more) == decide(e, budget)
+
+
+STRICT = Budget(same_place=1, retry_blind=False)  # of `srun --auto-resume=1`
+STRICT_ROWS: dict[str, tuple[dict[str, Any], str, int]] = {
+    # what is known, then action and exit code
+    "crash": (failed(3), "stop", 3),
+    "killed by a signal": (failed(139), "stop", 139),
+    "srun refused the line": ({"launcher_rc": 2}, "stop", 2),
+    "crash after progress": (failed(3, last_step=9, max_step=5), "retry", 1),
+    "signal after progress": (failed(137, last_step=9, max_step=5), "retry", 1),
+    "crash at the same place again": (
+        failed(3, last_step=9, max_step=9, same_place=1), "stop", 3),
+    "lost node": ({"lost": ("n1",), **failed(1)}, "swap", 1),
+    "unfit node": ({"unfit": {"n1": "gpu"}, **failed(1)}, "swap", 1),
+    "hang": ({"hung_rank": 0, "hung_node": "n1"}, "retry", 1),
+    "left when asked, all 0": (
+        {"done_by_exit": True, "exits": OK, "asked_to_leave": "time_limit"}, "requeue", 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRICT_ROWS)
+def test_program_that_fails_without_progress_is_not_tried_again(name: str) -> None:
+    known, action, exit_code = STRICT_ROWS[name]
+    verdict = decide(replace(BASE, **known), STRICT)
+    assert (verdict.action, verdict.exit_code) == (action, exit_code)
