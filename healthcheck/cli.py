@@ -39,7 +39,7 @@ def _add_check(verbs: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--since", metavar="UNIX", type=float,
                         help="kernel lines before this time do not count")  # fmt: skip
     parser.add_argument("--node-root", metavar="DIR", type=Path, default=Path("/"),
-                        help="read /proc and /sys under this folder (for tests)")  # fmt: skip
+                        help="this folder stands for / (for tests)")  # fmt: skip
     parser.set_defaults(func=_check, verb="check")
 
 

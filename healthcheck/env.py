@@ -7,34 +7,34 @@ first on PATH; the code is the same.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
-from healthcheck import stuck
+from healthcheck import folders, stuck
 from muster.process import Completed, run
 
-_POLL_S = 0.005
 _MOST_BYTES = 8 << 20
 _RECORD_BYTES = 1 << 14  # /dev/kmsg refuses a buffer that is shorter than its next record
 _MOST_RECORDS_BYTES = 1 << 25
-
-
-class ProbeTimeoutError(Exception):
-    """A probe did not come back within its time limit."""
+_TIMEX_BYTES = 512  # struct timex has 208; its `status` comes after an int and four longs
+_TIMEX_STATUS = 40
+_STA_UNSYNC = 0x40
 
 
 class Env:
     """A door that closes `limit_s` seconds after it was opened.
 
     Args:
-        root: stands for / when /proc, /sys and /dev are read.
+        root: stands for /, for every file and folder.
         limit_s: for everything that goes through this door together.
-        state: a folder where programs that cannot be killed are remembered; None: nowhere.
+        state: a folder for what runs remember of each other; None: there is none.
     """
 
     def __init__(self, root: Path, limit_s: float, state: Optional[Path] = None) -> None:
@@ -73,7 +73,7 @@ class Env:
     def read_bytes(self, path: str, count: int) -> Optional[bytes]:
         """At most `count` bytes from the beginning of a file; None when it cannot be read."""
         try:
-            with (self._root / path.lstrip("/")).open("rb", buffering=0) as file:
+            with self._at(path).open("rb", buffering=0) as file:
                 found = b""
                 while len(found) < count and (more := file.read(count - len(found))):
                     found += more
@@ -84,16 +84,20 @@ class Env:
     def link(self, path: str) -> Optional[str]:
         """Where a symbolic link under /proc or /sys points to; None when it is none."""
         try:
-            return str((self._root / path.lstrip("/")).readlink())
+            return str(self._at(path).readlink())
         except OSError:
             return None
 
     def names(self, path: str) -> list[str]:
         """Names in a folder under /proc or /sys; empty when there is none."""
+        return self.entries(path) or []
+
+    def entries(self, path: str) -> Optional[list[str]]:
+        """The same; None when there is no such folder or it cannot be read."""
         try:
-            return sorted(entry.name for entry in (self._root / path.lstrip("/")).iterdir())
+            return sorted(entry.name for entry in self._at(path).iterdir())
         except OSError:
-            return []
+            return None
 
     def records(self, path: str) -> Optional[str]:
         """All that a device such as /dev/kmsg has to say now; None when there is no such thing.
@@ -104,7 +108,7 @@ class Env:
             PermissionError: this user may not.
         """
         try:
-            fd = os.open(self._root / path.lstrip("/"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = os.open(self._at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except PermissionError:
             raise
         except OSError:
@@ -114,38 +118,66 @@ class Env:
         finally:
             os.close(fd)
 
-    def probe(self, function: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str, Any]:
-        """What `function` returns, run in a child: a mount that hangs holds whoever touches it.
+    def space(self, paths: Sequence[str], timeout_s: float) -> dict[str, Optional[dict[str, Any]]]:
+        """Size and free space of the file systems that hold these paths (see folders.space).
 
-        The child is a fork, which costs a millisecond where a new Python costs twenty.
-
-        Raises:
-            ProbeTimeoutError: no answer in time; a child that cannot be killed is left behind.
+        None: it hangs. {}: it is not known, for example because the run's time was over.
         """
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            _answer(function, writer)
-        os.close(writer)
-        try:
-            return self._collect(child, reader, min(timeout_s, self.left_s()))
-        finally:
-            os.close(reader)
+        questions = {path: partial(folders.space, self._at(path)) for path in paths}
+        return self._ask(questions, timeout_s)
 
-    def _collect(self, child: int, reader: int, timeout_s: float) -> dict[str, Any]:
-        ends = time.monotonic() + timeout_s
-        while os.waitpid(child, os.WNOHANG)[0] == 0:
-            if time.monotonic() > ends:
-                os.kill(child, signal.SIGKILL)
-                time.sleep(_POLL_S)
-                os.waitpid(child, os.WNOHANG)
-                raise ProbeTimeoutError
-            time.sleep(_POLL_S)
-        said = os.read(reader, 1 << 16)
-        if not said:
-            raise ProbeTimeoutError
-        answer: dict[str, Any] = json.loads(said)
-        return answer
+    def try_writing(
+        self, paths: Sequence[str], name: str, timeout_s: float
+    ) -> dict[str, Optional[dict[str, Any]]]:
+        """What happens to a file `name` in these folders (see folders.try_writing), likewise."""
+        questions = {path: partial(folders.try_writing, self._at(path) / name) for path in paths}
+        return self._ask(questions, timeout_s)
+
+    def _at(self, path: str) -> Path:
+        return self._root / path.lstrip("/")
+
+    def _ask(
+        self, questions: Mapping[str, folders.Question], timeout_s: float
+    ) -> dict[str, Optional[dict[str, Any]]]:
+        left_s = self.left_s()
+        answers = folders.ask(questions, min(timeout_s, left_s), self._state)
+        if left_s < timeout_s:  # who had less than the usual time cannot be called hung
+            return {path: answer or {} for path, answer in answers.items()}
+        return answers
+
+    def clock_synchronised(self) -> Optional[bool]:
+        """Whether the kernel believes that somebody keeps its clock right; None: unknown."""
+        import ctypes  # noqa: PLC0415  (10 ms, and chrony usually answers)
+
+        state = ctypes.create_string_buffer(_TIMEX_BYTES)  # modes = 0: only read
+        try:
+            if ctypes.CDLL(None).adjtimex(state) < 0:
+                return None
+        except (OSError, AttributeError):
+            return None
+        status = int.from_bytes(state.raw[_TIMEX_STATUS : _TIMEX_STATUS + 4], sys.byteorder)
+        return not status & _STA_UNSYNC
+
+    def remembered(self, name: str) -> Optional[str]:
+        """What an earlier run remembered under `name` on this node; None: nothing."""
+        if self._state is None:
+            return None
+        try:
+            return (self._state / name).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+
+    def remember(self, name: str, text: str) -> None:
+        """Keep a text for later runs, whole or not at all; quietly not, if we may not."""
+        if self._state is None:
+            return
+        temporary = self._state / f".{name}.{os.getpid()}"
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(self._state / name)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
 
 def _drained(fd: int) -> bytes:
@@ -163,11 +195,3 @@ def _drained(fd: int) -> bytes:
         data.append(piece)
         size += len(piece)
     return b"".join(data)
-
-
-def _answer(function: Callable[[], dict[str, Any]], writer: int) -> None:
-    """The child's whole life; nothing of the parent's output may be flushed a second time."""
-    try:
-        os.write(writer, json.dumps(function()).encode())
-    finally:
-        os._exit(0)

@@ -5,8 +5,6 @@ Parsing is in plain functions so that recorded output can be given to them.
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,11 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Optional, TypeVar
 
-from healthcheck.env import Env, ProbeTimeoutError
+from healthcheck.env import Env
 from healthcheck.profile import Profile
+from healthcheck.read.slurm_node import slurm_node
 from muster.process import Completed
 from muster.site import Site
-from muster.slurm import fields
 
 T = TypeVar("T")
 QUERY = (
@@ -28,8 +26,6 @@ QUERY = (
 )
 _SMI_TRY_S = {"gate": 4.0, "prolog": 4.0, "epilog": 12.0}
 _SMI_TRY_OTHER_S = 15.0
-_MOUNT_S = 3.0
-_SCONTROL_S = 3.0
 _GRES = re.compile(r"(?:^|,)gpu(?::[^:,(]+)?:(\d+)")
 
 
@@ -47,16 +43,6 @@ class Gpu:
     def name(self) -> str:
         """The serial number, which follows a GPU into another node; else its UUID."""
         return self.serial if re.fullmatch(r"\d{6,}", self.serial) else self.uuid
-
-
-@dataclass(frozen=True)
-class Probe:
-    """What happened in a folder: `error` is an errno; None: all was well."""
-
-    error: Optional[int] = None
-    hung: bool = False
-    free_bytes: Optional[int] = None
-    time: Optional[float] = None  # what the file system thinks the time is
 
 
 def parse_gpus(text: str) -> list[Gpu]:
@@ -104,7 +90,7 @@ class Facts:
         self.when, self.node = when, node
         self.reference_time, self.since = reference_time, since
         self._read: dict[object, Any] = {}
-        self._shared = list(dict.fromkeys([*shared, *map(Path, site.shared_paths)]))
+        self.shared_paths = list(dict.fromkeys([*map(str, shared), *site.shared_paths]))
 
     def once(self, reader: Callable[[Facts], T]) -> T:
         """What a reader finds out, asked for once per run however many checks want it."""
@@ -112,6 +98,10 @@ class Facts:
             self._read[reader] = reader(self)
         value: T = self._read[reader]
         return value
+
+    def asked(self, reader: Callable[[Facts], Any]) -> bool:
+        """Whether a reader was asked in this run."""
+        return reader in self._read
 
     @cached_property
     def smi(self) -> Completed:
@@ -140,14 +130,8 @@ class Facts:
 
     @cached_property
     def gres_gpus(self) -> Optional[int]:
-        """GPUs that Slurm gives this node; None: unknown.
-
-        Never asked in a prolog or epilog, where scontrol can wait for the node that waits for it.
-        """
-        if self.when in ("prolog", "epilog"):
-            return None
-        done = self.env.run(["scontrol", "show", "node", self.node], _SCONTROL_S)
-        return (parse_gres(fields(done.out).get("Gres", "")) or None) if done.ok else None
+        """GPUs that Slurm gives this node; None: unknown."""
+        return parse_gres((self.once(slurm_node) or {}).get("Gres", "")) or None
 
     @cached_property
     def expected_gpus(self) -> Optional[int]:
@@ -156,46 +140,3 @@ class Facts:
             return self.profile.gpus
         known = [count for count in (self.gres_gpus, self.pci_gpus) if count is not None]
         return max(known) if known else None
-
-    @cached_property
-    def scratch(self) -> Probe:
-        """The node's own disk."""
-        return self._probe(lambda: _space(self.site.scratch_path))
-
-    @cached_property
-    def shared(self) -> dict[Path, Probe]:
-        """A file written, read and deleted in every shared folder."""
-        name = f".muster_probe_{self.node}_{os.getpid()}"
-        return {path: self._probe(lambda p=path: _write(p / name)) for path in self._shared}
-
-    def _probe(self, function: Any) -> Probe:
-        try:
-            return Probe(**self.env.probe(function, _MOUNT_S))
-        except ProbeTimeoutError:
-            return Probe(hung=True)
-
-
-def _space(path: Path) -> dict[str, Any]:
-    try:
-        found = os.statvfs(path)
-    except OSError as error:
-        return {"error": error.errno or errno.EIO}
-    return {"free_bytes": found.f_bavail * found.f_frsize}
-
-
-def _write(path: Path) -> dict[str, Any]:
-    """Write, sync, read back and delete a file; the file's time is the file server's."""
-    try:
-        try:
-            with path.open("w+b") as file:
-                file.write(b"muster")
-                file.flush()
-                os.fsync(file.fileno())
-                file.seek(0)
-                same = file.read() == b"muster"
-                when = os.fstat(file.fileno()).st_mtime
-        finally:
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        return {"error": error.errno or errno.EIO}
-    return {"time": when} if same else {"error": errno.EIO}

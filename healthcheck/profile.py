@@ -21,6 +21,16 @@ class Profile:
 
     gpus: Optional[int] = None
     gpus_on_pci: bool = True  # whether /sys shows the GPUs too; not for those of the local cluster
+    cpus: Optional[int] = None  # that run, as Slurm counts them
+    memory_gib: Optional[float] = None
+    nvme_disks: Optional[int] = None  # local ones: a volume of the cloud is none
+    efa_devices: Optional[int] = None
+    ib_ports: Optional[int] = None  # that training uses; a node may have more
+    ib_rate_gbit_s: Optional[float] = None
+    ib_link_layer: str = "InfiniBand"  # Ethernet: RoCE
+    slurm_sizes: bool = (
+        True  # whether Slurm knows the true CPUs and memory; not the local cluster's
+    )
 
 
 def load_profile(name: str) -> Profile:

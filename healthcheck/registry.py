@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from healthcheck import counters
 from healthcheck.finding import Finding, Result
 from healthcheck.policy import judge
 
@@ -76,6 +77,7 @@ def run_checks(checks: Iterable[Check], facts: Facts) -> list[Finding]:
         else:
             results = _results(one, facts)
         findings += [judge(one.name, result, facts.node) for result in results]
+    counters.save(facts)
     return findings
 
 

@@ -31,6 +31,9 @@ class Site:
     requeue_wait_s: float = 60.0  # wait for the end that a requeue brings
     scratch_path: Path = Path("/tmp")  # noqa: S108  (a site names its local disk here)
     scratch_min_free_bytes: int = 1 << 30
+    disk_paths: list[str] = field(default_factory=lambda: ["/", "/tmp", "/var"])  # noqa: S108
+    mounts: list[str] = field(default_factory=list)  # must be mounted on every node
+    services: list[str] = field(default_factory=list)  # must be active on every node
     shared_paths: list[str] = field(default_factory=list)  # must be writable on every node
     max_unfit_fraction: float = 0.1  # of a partition's nodes; never less than one node
     replace_command: list[str] = field(default_factory=list)  # "{node}" is filled in

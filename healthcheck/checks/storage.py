@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from healthcheck.facts import Facts
 from healthcheck.finding import Result
+from healthcheck.read.volumes import scratch, shared
 from healthcheck.registry import check
 
 _SAID = {
@@ -29,13 +30,14 @@ _DENIED = (errno.EACCES, errno.EPERM)
 def scratch_space(facts: Facts) -> Iterator[Result]:
     """Enough free space on the node's own disk."""
     path, least = facts.site.scratch_path, facts.site.scratch_min_free_bytes
-    seen = facts.scratch
+    seen = facts.once(scratch)
     if seen.hung:
         yield Result("FAIL", f"hangs on {path}")
     elif seen.error == errno.ENOENT:
         yield Result("FAIL", f"has no folder {path}", rule="scratch_space.missing")
     elif seen.free_bytes is None:
-        yield Result("UNKNOWN", f"cannot say how full {path} is: {os.strerror(seen.error or 0)}")
+        why = os.strerror(seen.error) if seen.error else "no answer"
+        yield Result("UNKNOWN", f"cannot say how full {path} is: {why}")
     elif seen.free_bytes < least:
         yield Result("FAIL", f"has {_gib(seen.free_bytes)} free on {path}, below {_gib(least)}")
     else:
@@ -45,13 +47,15 @@ def scratch_space(facts: Facts) -> Iterator[Result]:
 @check("shared_writable", when=("gate", "return"))
 def shared_writable(facts: Facts) -> Iterator[Result]:
     """A file can be written, read back and deleted in every shared folder."""
-    if not facts.shared:
+    if not facts.shared_paths:
         yield Result("SKIP", "was given no shared folder")
-    for path, seen in facts.shared.items():
+    for path, seen in facts.once(shared).items():
         if seen.hung:
             yield Result("FAIL", f"hangs on {path}: its mount does not answer")
-        elif seen.error is None:
+        elif seen.time is not None:
             yield Result("PASS", f"can write to {path}")
+        elif seen.error is None:
+            yield Result("UNKNOWN", f"cannot say whether {path} can be written: no answer")
         elif seen.error in _DENIED and os.geteuid() == 0:
             yield Result("UNKNOWN", f"may not write to {path} as root (root_squash?)")
         elif seen.error in _DENIED:

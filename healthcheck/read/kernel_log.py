@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
+from healthcheck.read.boot import uptime_s
+
 if TYPE_CHECKING:
     from healthcheck.facts import Facts
 
@@ -24,7 +26,6 @@ JOURNAL_S = 5.0
 _RECORD = re.compile(r"(\d{1,10}),(\d{1,20}),(\d{1,20}),[^;]*;(.*)")
 _ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_BTIME = re.compile(r"^btime (\d{1,12})$", re.MULTILINE)
 _LONGEST = 4000
 
 
@@ -134,20 +135,12 @@ def _time(entry: dict[str, Any], boot: float) -> Optional[float]:
     return None
 
 
-def boot_time(facts: Facts) -> Optional[float]:
-    """Unix time of this node's boot."""
-    up = re.match(r"\d{1,12}(\.\d{1,6})?", facts.env.read("/proc/uptime") or "")
-    if up:
-        return facts.env.now() - float(up[0])
-    since = _BTIME.search(facts.env.read("/proc/stat") or "")
-    return float(since[1]) if since else None
-
-
 def kernel_log(facts: Facts) -> KernelLog:
     """The kernel's lines since this boot, and since `facts.since`; for `facts.once`."""
-    boot = facts.once(boot_time)
-    if boot is None:
+    up_s = facts.once(uptime_s)
+    if up_s is None:
         return KernelLog(None, "does not say when it booted")
+    boot = facts.env.now() - up_s
     try:
         text = facts.env.records(KMSG)
     except PermissionError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,14 +16,16 @@ from pathlib import Path
 import pytest
 
 import healthcheck.cli
-from healthcheck import output, profile, registry
-from healthcheck.env import Env, ProbeTimeoutError
+from healthcheck import folders, output, profile, registry
+from healthcheck.env import Env
 from healthcheck.facts import Facts, parse_gpus, parse_gres
 from healthcheck.finding import Finding, Result, plain, unfit
 from healthcheck.policy import POLICY, judge
 from healthcheck.profile import Profile, load_profile
 from muster.errors import ConfigError
 from muster.site import Site
+from tests.harness.fake_tools import good
+from tests.harness.fake_tools.install import install
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOT_ID = "0123abcd-0000-4000-8000-000000000000"
@@ -44,6 +47,7 @@ class Fake:
     def __init__(self, folder: Path) -> None:
         self.folder, self.root = folder, folder / "root"
         (folder / "bin").mkdir()
+        (self.root / "tmp").mkdir(parents=True)
         boot = self.root / "proc/sys/kernel/random"
         boot.mkdir(parents=True)
         (boot / "boot_id").write_text(BOOT_ID + "\n")
@@ -231,21 +235,21 @@ def test_gpu_name_is_the_serial_else_the_uuid() -> None:
 
 
 def test_disk(node: Fake) -> None:
-    full = Site(scratch_path=node.folder, scratch_min_free_bytes=1 << 60)
+    full = Site(scratch_min_free_bytes=1 << 60)
     found = node.check(site=full)["scratch_space"]
     assert (found.status, found.class_) == ("FAIL", "software")
-    gone = Site(scratch_path=node.folder / "gone")
+    gone = Site(scratch_path=Path("/gone"))
     assert node.check(site=gone)["scratch_space"].class_ == "configuration"
-    enough = Site(scratch_path=node.folder, scratch_min_free_bytes=1)
+    enough = Site(scratch_path=Path("/"), scratch_min_free_bytes=1)
     assert node.check(site=enough)["scratch_space"].status == "PASS"
 
 
-def test_shared_folder(node: Fake, tmp_path: Path) -> None:
-    good, gone = tmp_path / "good", tmp_path / "gone"
-    good.mkdir()
+def test_shared_folder(node: Fake) -> None:
+    good, gone = Path("/good"), Path("/gone")
+    (node.root / "good").mkdir()
     assert node.check()["shared_writable"].status == "SKIP"
     assert node.check(shared=[good])["shared_writable"].status == "PASS"
-    assert list(good.iterdir()) == []
+    assert list((node.root / "good").iterdir()) == []
     found = node.check(shared=[good, gone])["shared_writable"]
     assert (found.status, found.class_) == ("FAIL", "storage")
     assert "is it mounted" in found.detail
@@ -261,13 +265,13 @@ def test_a_full_and_a_read_only_folder(node: Fake, tmp_path: Path) -> None:
 import sys; sys.path[0] = {str(ROOT)!r}
 import subprocess
 from pathlib import Path
-from healthcheck.facts import _write
+from healthcheck.folders import try_writing
 at = Path({str(tmp_path)!r})
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", at], check=True)
 (at / "full").write_bytes(bytes(4096))
-print(_write(at / "probe"))
+print(try_writing(at / "probe"))
 subprocess.run(["mount", "-o", "remount,ro", at], check=True)
-print(_write(at / "probe"))
+print(try_writing(at / "probe"))
 """
     argv = ["unshare", "-m", sys.executable, "-c", script]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
@@ -277,10 +281,13 @@ print(_write(at / "probe"))
 def test_a_folder_that_hangs(tmp_path: Path) -> None:
     """A named pipe without a reader hangs its writer as a dead file server does."""
     os.mkfifo(tmp_path / "pipe")
-    door = Env(Path("/"), 60)
-    with pytest.raises(ProbeTimeoutError):
-        door.probe(lambda: {"x": (tmp_path / "pipe").read_text()}, 0.1)
-    assert door.probe(lambda: {"x": 1}, 30) == {"x": 1}
+    questions: dict[str, folders.Question] = {
+        "hangs": lambda: {"x": (tmp_path / "pipe").read_text()},
+        "answers": lambda: {"x": 1},
+        "fails": lambda: {"x": 1 // 0},
+    }
+    found = folders.ask(questions, 1)
+    assert found == {"hangs": None, "answers": {"x": 1}, "fails": {}}
 
 
 @pytest.mark.parametrize(
@@ -293,9 +300,9 @@ def test_clock(node: Fake, off: float, status: str) -> None:
     assert (found.status, found.class_) == (status, "configuration")
 
 
-def test_clock_against_the_shared_file_system(node: Fake, tmp_path: Path) -> None:
+def test_clock_against_the_shared_file_system(node: Fake) -> None:
     assert node.check()["clock"].status == "SKIP"
-    found = node.check(shared=[tmp_path])["clock"]
+    found = node.check(shared=[Path("/")])["clock"]
     assert found.status == "PASS"
     assert "shared file system" in found.detail
 
@@ -333,7 +340,7 @@ def test_unknown_never_counts_and_a_prolog_blames_only_the_node() -> None:
 
 def test_profiles() -> None:
     assert profile.names() == ["auto", "cpu", "local"]
-    assert load_profile("local") == Profile(gpus=8, gpus_on_pci=False)
+    assert load_profile("local") == Profile(gpus=8, gpus_on_pci=False, slurm_sizes=False)
     with pytest.raises(ConfigError, match="Did you mean 'local'"):
         load_profile("locl")
 
@@ -379,7 +386,7 @@ def test_lines_for_people(node: Fake) -> None:
 
 def test_json_lines(node: Fake) -> None:
     node.program("nvidia-smi", EIGHT[: EIGHT.rindex("\n")], "\u00e9\"'\\" * 3000)
-    done = run(node, "--profile", "local", "--json", "--shared", str(node.folder / ("gone" * 60)))
+    done = run(node, "--profile", "local", "--json", "--shared", "/gone" * 60)
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) < 900
@@ -397,7 +404,24 @@ def test_many_reasons_stay_on_one_short_line() -> None:
     assert json.loads(lines[-1])["unfit"][-1] == "and 45 more"
 
 
-def test_nagios(node: Fake) -> None:
+@pytest.fixture
+def whole(node: Fake, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """With all that a fit node has besides its GPUs: nothing warns, nothing is unknown."""
+    fit = good.node()
+    del fit.tools["nvidia-smi"]
+    at = install(fit, node.folder / "fit")
+    shutil.copytree(at.root, node.root, dirs_exist_ok=True)
+    monkeypatch.setenv("PATH", f"{node.folder}/bin:{at.bin}:/usr/bin:/bin")
+    (node.root / "proc/meminfo").write_text("MemTotal: 1024 kB\n")
+    (node.root / "dev/shm").rmdir()
+    (node.root / "dev/shm").symlink_to("/dev/shm")  # a tmpfs, where the disk may be half full
+    with (node.folder / "site.yaml").open("a") as site:
+        site.write("disk_paths: []\n")
+    return node
+
+
+def test_nagios(whole: Fake) -> None:
+    node = whole
     assert run(node, "--profile", "local", "--nagios").returncode == 0
     node.program("nvidia-smi", EIGHT + "\n" + row(9))
     assert run(node, "--profile", "local", "--nagios").returncode == 1
@@ -409,7 +433,7 @@ def test_nagios(node: Fake) -> None:
     assert done.stdout.startswith("MUSTER CRITICAL - node n3 shows 7 of 8 GPUs")
 
 
-def test_from_one_zip_file(node: Fake, tmp_path: Path) -> None:
+def test_from_one_zip_file(whole: Fake, tmp_path: Path) -> None:
     """As on nodes, where muster is a zipapp: checks and profiles are found inside it."""
     archive = tmp_path / "muster.pyz"
     with zipfile.ZipFile(archive, "w") as file:
@@ -418,7 +442,8 @@ def test_from_one_zip_file(node: Fake, tmp_path: Path) -> None:
                 if path.suffix in (".py", ".yaml"):
                     file.write(path, path.relative_to(ROOT))
         file.writestr("__main__.py", "import sys\n" + CODE)
-    argv = [sys.executable, str(archive), "check", "--profile", "local", "--nagios"]
+    root = ["--node-root", str(whole.root)]
+    argv = [sys.executable, str(archive), "check", "--profile", "local", "--nagios", *root]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done
     unknown = [sys.executable, str(archive), "check", "--profile", "lokal"]

@@ -78,6 +78,9 @@ def _files(node: FakeNode, root: Path) -> None:
             path.write_bytes(content)
         else:
             path.write_text(str(content), encoding="utf-8")
+    for name, seen in node.volumes.items():
+        if seen is not None and "error" not in seen:
+            (root / name.lstrip("/")).mkdir(parents=True, exist_ok=True)
     for name, target in node.links.items():
         path = root / name.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,10 @@ class FakeNode:
         tools: program -> what it answers; a program that is not here is not installed.
         kernel: lines of the kernel log, as (seconds since boot, text).
         user: lines that a program wrote to the kernel log, likewise.
+        volumes: path -> what happens in it, as healthcheck/folders.py says; None: it hangs.
+        server_time: the time that its file servers give; None: its own.
+        synchronised: what the kernel says of its clock.
+        memory: what runs remember of each other, by file name.
         now: the node's clock, Unix seconds.
         uptime_s: seconds since boot.
         profile: what is expected of it.
@@ -56,6 +61,10 @@ class FakeNode:
     kernel: list[tuple[float, str]] = field(default_factory=list)
     user: list[tuple[float, str]] = field(default_factory=list)
     kernel_readable: bool = True
+    volumes: dict[str, Optional[dict[str, Any]]] = field(default_factory=dict)
+    server_time: Optional[float] = None
+    synchronised: Optional[bool] = None
+    memory: dict[str, str] = field(default_factory=dict)
     now: float = 1_800_000_000.0
     uptime_s: float = 90_000.0
     profile: Profile = field(default_factory=Profile)
@@ -139,12 +148,11 @@ class FakeEnv(Env):
             return None
         return (content if isinstance(content, bytes) else str(content).encode())[:count]
 
-    def names(self, path: str) -> list[str]:
+    def entries(self, path: str) -> Optional[list[str]]:
         below = path.rstrip("/") + "/"
         known = [*self._node.files, *self._node.links]
-        return sorted(
-            {name[len(below) :].split("/")[0] for name in known if name.startswith(below)}
-        )
+        found = {name[len(below) :].split("/")[0] for name in known if name.startswith(below)}
+        return sorted(found - {""}) if found else None
 
     def link(self, path: str) -> Optional[str]:
         return self._node.links.get(path)
@@ -153,6 +161,35 @@ class FakeEnv(Env):
         if not self._node.kernel_readable:
             raise PermissionError(path)
         return kmsg(self._node)
+
+    def space(
+        self,
+        paths: Sequence[str],
+        timeout_s: float,  # noqa: ARG002  (the real one's)
+    ) -> dict[str, Optional[dict[str, Any]]]:
+        return {path: self._node.volumes.get(path, {"error": errno.ENOENT}) for path in paths}
+
+    def try_writing(
+        self,
+        paths: Sequence[str],
+        name: str,  # noqa: ARG002
+        timeout_s: float,
+    ) -> dict[str, Optional[dict[str, Any]]]:
+        found = self.space(paths, timeout_s)
+        time = self._node.now if self._node.server_time is None else self._node.server_time
+        return {
+            path: {"time": time} if answer and "error" not in answer else answer
+            for path, answer in found.items()
+        }
+
+    def clock_synchronised(self) -> Optional[bool]:
+        return self._node.synchronised
+
+    def remembered(self, name: str) -> Optional[str]:
+        return self._node.memory.get(name)
+
+    def remember(self, name: str, text: str) -> None:
+        self._node.memory[name] = text
 
 
 def kmsg(node: FakeNode) -> str:
