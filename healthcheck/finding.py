@@ -29,6 +29,8 @@ class Result:
     rule: Optional[str] = None
     gpu: Optional[str] = None
     time: Optional[float] = None  # Unix time of the first kernel line behind it
+    value: Optional[float] = None  # what was measured; its unit is in the detail
+    checksum: Optional[str] = None  # of what was computed
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Finding:
     gpu: Optional[str] = None
     rule: str = ""  # the row of the policy table; empty: the check's own name
     time: Optional[float] = None  # Unix time of the first kernel line behind it
+    value: Optional[float] = None  # what was measured; its unit is in the detail
+    checksum: Optional[str] = None  # of what was computed
 
     def as_json(self) -> dict[str, object]:
         """The finding for `--json`."""
@@ -56,6 +60,8 @@ class Finding:
             "gpu": self.gpu,
             "rule": self.rule or self.check,
             "time": self.time,
+            "value": self.value,
+            "checksum": self.checksum,
         }
 
 

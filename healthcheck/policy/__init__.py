@@ -35,4 +35,6 @@ def judge(check: str, result: Result, node: str) -> Finding:
         gpu=plain(result.gpu, 80) if result.gpu else None,
         rule=result.rule or check,
         time=result.time,
+        value=result.value,
+        checksum=result.checksum,
     )
