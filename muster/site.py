@@ -31,6 +31,7 @@ class Site:
     requeue_wait_s: float = 60.0  # wait for the end that a requeue brings
     scratch_path: Path = Path("/tmp")  # noqa: S108  (a site names its local disk here)
     scratch_min_free_bytes: int = 1 << 30
+    dcgm_level: int = 3  # of `dcgmi diag` during burn-in, 1 to 4
     disk_paths: list[str] = field(default_factory=lambda: ["/", "/tmp", "/var"])  # noqa: S108
     mounts: list[str] = field(default_factory=list)  # must be mounted on every node
     services: list[str] = field(default_factory=list)  # must be active on every node

@@ -10,10 +10,10 @@ package; each gives its own as RULES.
 from __future__ import annotations
 
 from healthcheck.finding import Finding, Result, plain
-from healthcheck.policy import fabric, gpu, host, storage
+from healthcheck.policy import deep, fabric, gpu, host, storage
 from healthcheck.policy.rule import Rule
 
-SECTIONS = (gpu, host, storage, fabric)
+SECTIONS = (gpu, host, storage, fabric, deep)
 
 POLICY: dict[str, Rule] = {}
 for _section in SECTIONS:
