@@ -48,6 +48,12 @@ def multinode(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """Break every recipe in every way on the list; `-- --help` has recipes, faults and storms."""
+    CPU.run(session, "-m", "tests.faults", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Check every link and run the commands of README, tutorials and how-to pages."""
     CPU.run(session, "-m", "pytest", "tests/docs", *session.posargs)

@@ -56,6 +56,16 @@ class Smoke:
 
 
 @dataclass(frozen=True)
+class Rehearsal:
+    """How `./run faults` trains the recipe on CPUs while it is broken; none: it is left out."""
+
+    steps: int = 100  # training steps: some 15 s of training on two idle cores
+    # For the training command. {steps}; {every}: training steps between checkpoints; {share}: 12
+    # over the number of ranks, which may be 1, 2, 3, 4, 6 or 12.
+    overrides: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Recipe:
     """A whole recipe.yaml."""
 
@@ -68,6 +78,7 @@ class Recipe:
     hang: Hang = field(default_factory=Hang)
     budget: Budget = field(default_factory=Budget)
     smoke: Smoke = field(default_factory=Smoke)
+    rehearsal: Rehearsal = field(default_factory=Rehearsal)
 
 
 def load_recipe(folder: Path, assignments: Optional[list[str]] = None) -> Recipe:

@@ -23,12 +23,6 @@ def repo_root() -> Path:
     return ROOT
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    storm = parser.getgroup("storm", "how hard tests/multinode/test_storm.py tries")
-    storm.addoption("--kills", type=int, default=4, help="random kills in a row (4)")
-    storm.addoption("--seed", type=int, default=1, help="of the random moments (1)")
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("torch") and importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed. Fix: ./run tests")

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from muster.cluster.cluster import BREAKS, UP_TIMEOUT_S, VERBS, LocalCluster
+from muster.cluster.cluster import BREAKS, HEAD_VERBS, UP_TIMEOUT_S, VERBS, LocalCluster
 from muster.cluster.shape import Shape, setting
 from muster.errors import MusterError, UsageError
 
@@ -52,7 +52,11 @@ def _add_verbs(verbs: Any) -> None:
     node.add_argument("gpu", type=int, nargs="?", metavar="GPU", help="for gpu-break: its index")
     node.add_argument("--how", default=BREAKS[0], help=f"for gpu-break: {', '.join(BREAKS)}")
     node.add_argument("--text", help="for kernel-line: what the node's kernel says")
+    node.add_argument("--path", help="for hide and show: a folder")
     node.add_argument("--silent", action="store_true", help="for kill: without a last packet")
+    head = _verb(verbs, "head", _head, "do something to what all nodes share")
+    head.add_argument("head_verb", metavar="{" + ",".join(HEAD_VERBS) + "}")
+    head.add_argument("node", nargs="?", metavar="NODE", help="for name-forget, name-recall")
 
 
 def _verb(verbs: Any, name: str, func: Any, text: str) -> argparse.ArgumentParser:
@@ -126,6 +130,12 @@ def _node(args: argparse.Namespace) -> int:
             "--text goes with kernel-line, and only there",
             "muster cluster node kernel-line n1 --text 'NVRM: ...'",
         )
+    if bool(args.path) != (args.node_verb in ("hide", "show")):
+        raise UsageError(
+            f"node {args.node_verb}",
+            "--path goes with hide and show, and only there",
+            "muster cluster node hide n1 --path /shared/folder",
+        )
     LocalCluster(args.name).node(
         args.node_verb,
         args.node,
@@ -133,7 +143,13 @@ def _node(args: argparse.Namespace) -> int:
         gpu=args.gpu or 0,
         how=args.how,
         text=args.text or "",
+        path=args.path or "",
     )
+    return 0
+
+
+def _head(args: argparse.Namespace) -> int:
+    LocalCluster(args.name).head(args.head_verb, args.node)
     return 0
 
 

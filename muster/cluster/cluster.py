@@ -40,8 +40,16 @@ VERBS = {
     "slurmd-start": "slurmd-start",
     "gpu-break": "gpu-break",
     "kernel-line": "kernel-line",
+    "hide": "hide",
+    "show": "show",
 }
 """What one can do to a node, and the request of `machine.sh` that does it."""
+
+HEAD_VERBS = (
+    *("slurmctld-stop", "slurmctld-start", "disk-fill", "disk-free"),
+    *("disk-read-only", "disk-writable", "name-forget", "name-recall"),
+)
+"""What one can do to what all nodes share: requests of `head.sh`."""
 
 _RUN_MODULE = "import sys; sys.path[0] = {root!r}; from muster.cluster.{module} import main; main()"
 
@@ -148,6 +156,7 @@ class LocalCluster:
         gpu: int = 0,
         how: str = "lost",
         text: str = "",
+        path: str = "",
     ) -> None:
         """Do something to a node; returns when it is done to the machine, before Slurm knows.
 
@@ -158,6 +167,7 @@ class LocalCluster:
             gpu: for gpu-break: the index of the GPU.
             how: for gpu-break: one of `BREAKS`.
             text: for kernel-line: what the node's kernel says.
+            path: for hide and show: a folder; hidden, it looks empty on this node alone.
 
         Raises:
             UsageError: no such verb, node, or GPU.
@@ -171,7 +181,7 @@ class LocalCluster:
         if silent and verb != "kill":
             raise UsageError(f"node {verb}", "--silent goes with kill only", "leave it out")
         request = "silent-off" if silent else VERBS[verb]
-        argv = ["bash", str(self.folder.path / "lib/machine.sh"), request, name]
+        argv = [request, name]
         if verb == "gpu-break":
             if not 0 <= gpu < shape.gpus or how not in BREAKS:
                 raise UsageError(
@@ -180,11 +190,57 @@ class LocalCluster:
             argv += [str(gpu), how]
         if verb == "kernel-line":
             argv += [text.replace("\n", " ")]
-        order = ["machine", "--name", self.name, "--", *argv]
+        if verb in ("hide", "show"):
+            argv += [path]
+        self._request(f"node {verb} {name}", "machine.sh", argv)
+
+    def head(self, verb: str, node: Optional[str] = None) -> None:
+        """Do something to what all nodes share: the controller, the shared disk, the name service.
+
+        Args:
+            verb: one of `HEAD_VERBS`.
+            node: for name-forget and name-recall: whose name.
+
+        Raises:
+            UsageError: no such verb or node.
+            TemporaryError: it did not work.
+        """
+        if verb not in HEAD_VERBS:
+            fix = f"use one of {', '.join(HEAD_VERBS)}.{did_you_mean(verb, HEAD_VERBS)}"
+            raise UsageError(f"head verb {verb!r}", "unknown", fix)
+        shape = self._up_shape()
+        if (node is not None) != verb.startswith("name-"):
+            fix = "muster cluster head name-forget n2"
+            raise UsageError(f"head {verb}", "a node goes with name-forget and name-recall", fix)
+        argv = [verb, *([shape.check_node(node)] if node else [])]
+        self._request(f"head {verb}", "head.sh", argv)
+
+    def _request(self, what: str, script: str, argv: Sequence[str]) -> None:
+        """Have one of our scripts do something to the hardware.
+
+        Raises:
+            TemporaryError: it did not work.
+        """
+        order = ["machine", "--name", self.name, "--", "bash"]
+        order += [str(self.folder.path / "lib" / script), *argv]
         code = _RUN_MODULE.format(root=str(CHECKOUT), module="cli")
         done = process.run([sys.executable, "-c", code, *order], VERB_TIMEOUT_S)
         if not done.ok:
-            raise TemporaryError(f"node {verb} {name}", done.reason, "muster cluster status")
+            raise TemporaryError(what, done.reason, "muster cluster status")
+
+    @property
+    def shared_disk(self) -> Path:
+        """A small disk that all nodes mount, to be filled or made read-only: its path inside."""
+        return self.folder.path / "shared"
+
+    def seen_from_here(self, path: Path) -> Path:
+        """A path inside the cluster as this machine reaches it, mounts of the cluster included.
+
+        Raises:
+            UnavailableError: the cluster is not up.
+        """
+        self._up_shape()
+        return Path(f"/proc/{self._state()['init']}/root", path.relative_to("/"))
 
     def run_machine(self, argv: Sequence[str]) -> int:
         """Run one of our scripts with the rights of the hardware."""

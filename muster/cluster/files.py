@@ -20,6 +20,7 @@ from muster.cluster.shape import HEAD, SUBNET, Shape
 SCRIPTS = {
     "lib/world.sh": "world.sh",
     "lib/machine.sh": "machine.sh",
+    "lib/head.sh": "head.sh",
     "lib/node.sh": "node.sh",
     "bin/bmc": "bmc.sh",
     "bin/on-node": "on_node.sh",
@@ -30,7 +31,7 @@ SCRIPTS = {
 PRIVATE_FOLDERS = ("state", "disks", "requests")
 SPANK_PLUGIN = "slurm/spank/auto_resume.so"
 """Installed in the cluster if somebody has built it: make -C slurm/spank."""
-PUBLIC_FOLDERS = ("etc", "bin", "lib", "hooks", "log", "nodes", "local", "dev", "munge")
+PUBLIC_FOLDERS = ("etc", "bin", "lib", "hooks", "log", "nodes", "local", "shared", "dev", "munge")
 
 
 @dataclass(frozen=True)

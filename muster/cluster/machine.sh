@@ -3,6 +3,7 @@
 #   machine.sh off|silent-off|on|reboot|replace|cut|uncut|freeze|thaw|slurmd-kill|slurmd-start NODE
 #   machine.sh gpu-break NODE INDEX lost|gone|ecc
 #   machine.sh kernel-line NODE TEXT
+#   machine.sh hide|show NODE FOLDER
 #
 # A node is one process namespace, so that killing its process 1 is a power loss: everything on the
 # node dies at the same instant.
@@ -130,6 +131,11 @@ machine::kernel_line() {
   printf '4,%d,%s0000,-;%s\n' "$(wc -l <"$file")" "${uptime/./}" "$2" >>"$file"
 }
 
+# A folder that was removed on another node takes its mount along.
+machine::show() {
+  ! machine::enter "$1" mountpoint -q "$2" || machine::enter "$1" umount --lazy "$2"
+}
+
 # Everything but process 1, which has no handler for these and is not reachable by them.
 machine::signal_all() {
   machine::enter "$1" bash -c "kill -$2 -1" || true
@@ -163,6 +169,8 @@ machine::do() {
     slurmd-start) machine::enter "$node" "${AS[@]}" slurmd -N "$node" ;;
     gpu-break) machine::gpu_break "$node" "$3" "$4" ;;
     kernel-line) machine::kernel_line "$node" "$3" ;;
+    hide) machine::enter "$node" mount -t tmpfs -o mode=755,size=4k hidden "$3" ;;
+    show) machine::show "$node" "$3" ;;
     *) machine::fail "unknown request '$verb'" ;;
   esac
 }

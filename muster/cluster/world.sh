@@ -29,6 +29,11 @@ world::etc() {
   done
 }
 
+# A disk of all nodes that may be filled without harm to this machine's own. Nodes inherit the mount.
+world::shared_disk() {
+  mount -t tmpfs -o mode=1777,size=256m shared "$CLUSTER/shared"
+}
+
 # Slurm wants character devices. Each has its own minor number: were they alike, denying one to a
 # job would deny them all. Who may not make devices gets /dev/null under those names.
 world::gpu_devices() {
@@ -114,6 +119,7 @@ main() {
   export PATH=$PATH:/usr/sbin:/sbin SLURM_CONF=$CLUSTER/etc/slurm.conf
   world::network
   world::etc
+  world::shared_disk
   world::gpu_devices
   world::daemons
   world::boot_all

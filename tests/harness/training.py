@@ -6,15 +6,46 @@ wait has failed, with the end of the job's output in the message.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from muster.cluster import LocalCluster
-from resume import journal
-from resume.durable import read_lines
+
+ENDED = frozenset({"CANCELLED", "COMPLETED", "FAILED", "GONE", "TIMEOUT", "NODE_FAIL", "PREEMPTED"})
+_POLL_S = 0.05
+_ASK_SLURM_S = 2.0
+
+
+@dataclass
+class Lines:
+    """A growing file of JSON lines; only what is new is read. Torn lines are passed over."""
+
+    path: Path
+    values: list[dict[str, Any]] = field(default_factory=list)
+    _offset: int = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """All whole lines so far."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                block = file.read()
+        except OSError:
+            return self.values  # not there yet
+        whole = block[: block.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            try:
+                value = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                self.values.append(value)
+        return self.values
 
 
 @dataclass
@@ -23,27 +54,37 @@ class Training:
 
     cluster: LocalCluster
     job: str
-    run_dir: Path
+    run_dir: Path  # as it is seen from here
     output: Path
+
+    def __post_init__(self) -> None:
+        self._journal = Lines(self.run_dir / "journal.jsonl")
+        self._metrics = Lines(self.run_dir / "metrics.jsonl")
 
     @property
     def journal(self) -> list[dict[str, Any]]:
         """All events so far."""
-        return journal.read(self.run_dir / "journal.jsonl")
+        return self._journal.read()
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """All training steps so far, repeated ones too."""
-        return read_lines(self.run_dir / "metrics.jsonl")
+        return self._metrics.read()
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Events of one kind."""
-        return [entry for entry in self.journal if entry["event"] == name]
+        return [entry for entry in self.journal if entry.get("event") == name]
 
     def last_step(self, attempt: int | None = None) -> int:
         """Newest training step, of one attempt or of any; 0 before the first."""
-        lines = [m for m in self.metrics if attempt in (None, m["attempt"])]
-        return int(lines[-1]["step"]) if lines else 0
+        for line in reversed(self.metrics):
+            if attempt in (None, line["attempt"]):
+                return int(line["step"])
+        return 0
+
+    def checkpoints(self) -> list[Path]:
+        """Published checkpoints, newest first."""
+        return sorted((self.run_dir / "checkpoints").glob("step_????????"), reverse=True)
 
     def wait(self, what: str, condition: Callable[[], object], timeout_s: float = 90) -> None:
         """Until the condition holds."""
@@ -51,7 +92,7 @@ class Training:
         while not condition():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{what}: not in {timeout_s} s\n{self.story()}")
-            time.sleep(0.05)
+            time.sleep(_POLL_S)
 
     def wait_step(self, step: int, attempt: int | None = None, timeout_s: float = 90) -> None:
         """Until a training step was logged."""
@@ -70,8 +111,17 @@ class Training:
 
         self.wait("the end of the run", ended, timeout_s)
         end = str(self.journal[-1]["event"])
-        self.wait("Slurm to see the end", lambda: self.state() not in ("RUNNING", "COMPLETING"))
+        self.wait_state(ENDED)
         return end
+
+    def wait_state(self, wanted: frozenset[str], timeout_s: float = 90) -> str:
+        """Until Slurm has the job in one of these states; returns it. Slurm is asked rarely."""
+        deadline = time.monotonic() + timeout_s
+        while (state := self.state()) not in wanted:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"job {self.job} is {state}, not {wanted}\n{self.story()}")
+            time.sleep(_ASK_SLURM_S / 4)
+        return state
 
     def state(self) -> str:
         """Slurm's state of the job."""
@@ -104,8 +154,7 @@ class Training:
     def cancel(self) -> None:
         """End the job, whatever its state."""
         self.cluster.exec(["scancel", self.job])
-        ended = ("CANCELLED", "COMPLETED", "FAILED", "GONE", "TIMEOUT", "NODE_FAIL")
-        self.wait("the job to go", lambda: self.state() in ended, 60)
+        self.wait_state(ENDED, 60)
 
 
 def submit(

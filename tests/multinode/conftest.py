@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from muster.cluster import LocalCluster, Shape
+from muster.cluster import LocalCluster
+from tests.faults.rehearsal import SHAPE
 from tests.harness.fixtures import plugin_problem, slurm_here
 from tests.harness.nodes import back_to_service
 
@@ -25,10 +27,10 @@ TEN_LINES = ROOT / "tests" / "data" / "recipes" / "ten_lines"
 
 @pytest.fixture(scope="session")
 def shared_cluster(slurm_here: None) -> Iterator[LocalCluster]:
-    """8 nodes for all tests of this folder."""
+    """One for all tests of this folder."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     plugin_problem()
-    one = LocalCluster(f"m{os.getpid()}", Shape(boot_s=0.2))
+    one = LocalCluster(f"m{os.getpid()}", replace(SHAPE, nodes=8))
     one.up(owner_pid=os.getpid())
     yield one
     one.down()

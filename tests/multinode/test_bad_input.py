@@ -98,22 +98,6 @@ def on_n1(cluster: LocalCluster, script: str) -> str:
     return done.out
 
 
-def test_disk_that_fills_while_training_loses_nothing(
-    cluster: LocalCluster, ten_lines: Path, small_disk: Path
-) -> None:
-    options = ["--nodes=1", "--nodelist=n1"]
-    words = ["nodes=1", "--", "40"]
-    run = submit(cluster, ten_lines, *words, options=options, run_dir=small_disk / "run")
-    cat = f"cat {run.run_dir}/metrics.jsonl 2>/dev/null | wc -l"
-    run.wait("training step 8", lambda: int(on_n1(cluster, cat) or 0) >= 8)
-    on_n1(cluster, f"dd if=/dev/zero of={small_disk}/ballast bs=1k count=1000 2>/dev/null")
-    run.wait("the trouble to be told", lambda: "storage" in run.output.read_text())
-    on_n1(cluster, f"rm {small_disk}/ballast")
-    run.wait("the end", lambda: "done: " in run.output.read_text(), 120)
-    steps = on_n1(cluster, f"sed 's/.*\"step\":\\([0-9]*\\).*/\\1/' {run.run_dir}/metrics.jsonl")
-    assert sorted({int(word) for word in steps.split()}) == list(range(1, 41))
-
-
 def test_full_disk_at_the_start_is_one_line(
     cluster: LocalCluster, ten_lines: Path, small_disk: Path
 ) -> None:
@@ -122,17 +106,6 @@ def test_full_disk_at_the_start_is_one_line(
     run = submit(cluster, ten_lines, "nodes=1", options=options, run_dir=small_disk / "run")
     assert "No space left on device" in failed_line(run)
     assert exit_code(run) == 74
-
-
-def test_two_jobs_on_one_run(cluster: LocalCluster, ten_lines: Path) -> None:
-    first = submit(cluster, ten_lines, "--", "100000")
-    first.wait_step(3)
-    second = submit(cluster, ten_lines, "--", "100000", run_dir=first.run_dir)
-    assert f"job {first.job} on" in failed_line(second)
-    assert exit_code(second) == 75
-    step = first.last_step()
-    first.wait_step(step + 5)  # the first one did not notice
-    assert [e["token"] for e in first.events("supervisor_started")] == [1]
 
 
 def test_a_copy_with_a_blank_submitted_from_the_root_folder(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.damage import DAMAGES
 from tests.harness.training import Training, submit
 
 if TYPE_CHECKING:
@@ -59,21 +58,6 @@ def test_copy_with_a_blank_submitted_from_the_root_folder_resumes(
     assert (incident["cause"], incident["node"]) == ("node_lost", worker)
     assert after["resume_step"] >= incident["last_step"] - EVERY
     same_training(run, undisturbed)
-
-
-def test_damaged_shard_is_never_loaded(
-    cluster: LocalCluster, my_copy: Path, undisturbed: Training
-) -> None:
-    run = submit(cluster, my_copy, "--", *OVERRIDES)
-    run.wait_step(3 * EVERY + 2)
-    run.cancel()
-    newest, before = sorted((run.run_dir / "checkpoints").glob("step_????????"), reverse=True)[:2]
-    DAMAGES["flipped byte"](newest)
-    again = submit(cluster, my_copy, "--", *OVERRIDES, run_dir=run.run_dir)
-    assert again.wait_end() == "done", again.story()
-    assert again.events("set_aside")[0]["checkpoint"] == newest.name
-    assert again.events("attempt_started")[-1]["resume_step"] == int(before.name[5:])
-    same_training(again, undisturbed)
 
 
 CONFIG_ERRORS = {
