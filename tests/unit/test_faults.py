@@ -57,7 +57,7 @@ def lines(count: int, **changed: Any) -> list[dict[str, Any]]:
     return [{**line, **(changed if line["step"] == 3 else {})} for line in steps]
 
 
-JOURNAL = [
+JOURNAL: list[dict[str, Any]] = [
     {"event": "supervisor_started", "job": "7", "restart": 0},
     {"event": "attempt_started", "command": "train"},
     {"event": "incident", "cause": "node_lost"},
@@ -107,7 +107,7 @@ def test_too_many_lost_training_steps_and_another_end_are_named() -> None:
 
 
 def test_a_finished_command_must_not_run_again() -> None:
-    again = [{"event": "attempt_started", "command": "extra1"}] * 2
+    again: list[dict[str, Any]] = [{"event": "attempt_started", "command": "extra1"}] * 2
     assert found(Left([*again, *JOURNAL], lines(9), {"weights": "w"})) == [
         "command extra1 was run again"
     ]
