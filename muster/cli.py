@@ -7,17 +7,17 @@ fix into one line and an exit code.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 from typing import Optional
 
-import healthcheck.cli
-import muster.cluster.cli
-import resume.cli
 from muster.errors import MusterError
 
-VERBS = (resume.cli, healthcheck.cli, muster.cluster.cli)
+MODULES = ("resume.cli", "healthcheck.cli", "muster.cluster.cli")
+ALONE = {"check": "healthcheck.cli", "guard": "resume.cli"}
+"""Verbs that nodes start all the time: each loads the module that has it, and no other."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -26,12 +26,12 @@ class _Parser(argparse.ArgumentParser):
         self.exit(64, f"{self.prog}: {message}. Fix: see '{self.prog} --help'\n")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all verbs."""
+def build_parser(verb: Optional[str] = None) -> argparse.ArgumentParser:
+    """The parser of all verbs, or of those that stand in the same module as one of `ALONE`."""
     parser = _Parser(prog="muster", description="Training recipes for Slurm that keep training.")
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
-    for module in VERBS:
-        module.add_parser(verbs)
+    for name in [ALONE[verb]] if verb in ALONE else MODULES:
+        importlib.import_module(name).add_parser(verbs)
     return parser
 
 
@@ -44,7 +44,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         words = words[: words.index("--")]
     if words[:1] == ["srun"] and words[1:] not in (["-h"], ["--help"]):  # all of it is srun's
         words, rest = words[:1], words[1:]
-    parser = build_parser()
+    parser = build_parser(next(iter(words), None))
     arguments, extra = parser.parse_known_args(words)
     if "assignments" in arguments and all("=" in w and not w.startswith("-") for w in extra):
         arguments.assignments += extra  # argparse takes only the first row of positionals

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.cli import main
+from muster.cli import ALONE, MODULES, main
 from tests.harness.checkpoints import publish
 from tests.harness.programs import Scontrol
 
@@ -163,3 +163,18 @@ def test_reader_that_leaves_is_no_traceback(tmp_path: Path) -> None:
         check=False,
     )
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("verb", "module"), ALONE.items())
+def test_a_verb_that_starts_all_the_time_loads_its_own_module_only(verb: str, module: str) -> None:
+    code = (
+        "import sys, muster.cli as cli; cli.build_parser(sys.argv[1])"
+        ".parse_known_args([sys.argv[1], '--help'])"
+    )
+    loaded = f"import atexit, sys; atexit.register(lambda: print(*sys.modules)); {code}"
+    done = subprocess.run(
+        [sys.executable, "-c", loaded, verb], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert f"muster {verb}" in done.stdout
+    words = done.stdout.split()
+    assert [name for name in MODULES if name in words] == [module]
