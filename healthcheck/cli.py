@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 # As healthcheck.registry.MODES, which is imported only when a check runs; a test compares them.
-MODES = ("gate", "periodic", "return", "prolog", "epilog", "suspect", "deep")
+MODES = ("gate", "periodic", "return", "prolog", "epilog", "suspect", "deep", "pair")
 
 
 def add_parser(verbs: argparse._SubParsersAction[Any]) -> None:

@@ -133,6 +133,19 @@ class Env:
         questions = {path: partial(folders.try_writing, self._at(path) / name) for path in paths}
         return self._ask(questions, timeout_s)
 
+    def measure_disk(
+        self, path: str, name: str, size_bytes: int, timeout_s: float
+    ) -> Optional[dict[str, Any]]:
+        """Speed of the disk that holds a folder (see deep/disk.py); None: it hangs; {}: unknown."""
+        from healthcheck.deep import disk  # noqa: PLC0415  (only burn-in)
+
+        question = partial(disk.measure, self._at(path) / name, size_bytes)
+        return self._ask({path: question}, timeout_s)[path]
+
+    def variable(self, name: str) -> Optional[str]:
+        """An environment variable that Slurm sets; None: it is not set, or empty."""
+        return os.environ.get(name) or None
+
     def _at(self, path: str) -> Path:
         return self._root / path.lstrip("/")
 

@@ -28,6 +28,10 @@ class Profile:
     ib_ports: Optional[int] = None  # that training uses; a node may have more
     ib_rate_gbit_s: Optional[float] = None
     ib_link_layer: str = "InfiniBand"  # Ethernet: RoCE
+    allreduce_busbw_gb_s: Optional[float] = None  # all-reduce of 1 GiB among the node's GPUs
+    pair_busbw_gb_s: Optional[float] = None  # of two nodes
+    disk_write_mb_s: Optional[float] = None
+    disk_read_mb_s: Optional[float] = None
     slurm_sizes: bool = (
         True  # whether Slurm knows the true CPUs and memory; not the local cluster's
     )

@@ -18,9 +18,10 @@ from healthcheck.policy import judge
 if TYPE_CHECKING:
     from healthcheck.facts import Facts
 
-MODES = ("gate", "periodic", "return", "prolog", "epilog", "suspect", "deep")
+MODES = ("gate", "periodic", "return", "prolog", "epilog", "suspect", "deep", "pair")
 """Before a training attempt; as HealthCheckProgram; before a node returns; around a job; when a job
-has failed and somebody asks which node it was; burn-in, on a node without jobs."""
+has failed and somebody asks which node it was; burn-in, on a node without jobs, alone and with
+another one."""
 
 LIMIT_S = {
     "gate": 10.0,
@@ -30,6 +31,7 @@ LIMIT_S = {
     "return": 45.0,
     "suspect": 45.0,
     "deep": 3 * 3600.0,
+    "pair": 900.0,
 }
 """Longest whole run; Slurm kills a HealthCheckProgram after 60 s."""
 

@@ -32,6 +32,10 @@ class Site:
     scratch_path: Path = Path("/tmp")  # noqa: S108  (a site names its local disk here)
     scratch_min_free_bytes: int = 1 << 30
     dcgm_level: int = 3  # of `dcgmi diag` during burn-in, 1 to 4
+    deep_python: list[str] = field(default_factory=lambda: ["python3"])  # has torch, for burn-in
+    deep_s: float = 60.0  # of products of matrices
+    deep_pair_s: float = 300.0  # longest all-reduce of two nodes
+    deep_disk_mib: int = 4096  # written to scratch_path
     disk_paths: list[str] = field(default_factory=lambda: ["/", "/tmp", "/var"])  # noqa: S108
     mounts: list[str] = field(default_factory=list)  # must be mounted on every node
     services: list[str] = field(default_factory=list)  # must be active on every node

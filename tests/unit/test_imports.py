@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "yaml": ("muster", "healthcheck", "resume"),
     "matplotlib": ("resume.report",),
+    "torch": ("healthcheck.deep.torch_worker",),  # runs in the Python of the site that has it
 }
 PACKAGES = ("muster", "healthcheck", "resume")
 

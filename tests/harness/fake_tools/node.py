@@ -185,6 +185,19 @@ class FakeEnv(Env):
     def clock_synchronised(self) -> Optional[bool]:
         return self._node.synchronised
 
+    def measure_disk(
+        self,
+        path: str,
+        name: str,  # noqa: ARG002
+        size_bytes: int,  # noqa: ARG002
+        timeout_s: float,  # noqa: ARG002
+    ) -> Optional[dict[str, Any]]:
+        speed: Optional[dict[str, Any]] = self._node.parts.get("disk_speed")
+        return speed if path in self._node.volumes else {"error": "No such file or directory"}
+
+    def variable(self, name: str) -> Optional[str]:
+        return self._node.environ.get(name)
+
     def remembered(self, name: str) -> Optional[str]:
         return self._node.memory.get(name)
 
