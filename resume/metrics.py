@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
 _KEPT = 500
+_CLOCK_STEP_S = 60.0  # so much more than we have waited is no training step, but a clock set ahead
 
 
 @dataclass
@@ -23,6 +25,8 @@ class MetricsTail:
     last_step: Optional[int] = None
     last_time: Optional[float] = None
     step_times: list[float] = field(default_factory=list)  # seconds, newest last
+    _waited_s: float = 0.0  # by our own clock, from the lines before to the newest
+    _arrived_at: float = field(default_factory=time.monotonic)
 
     def poll(self) -> None:
         """Take in what was appended since the last call; an unfinished last line waits."""
@@ -33,6 +37,9 @@ class MetricsTail:
         except OSError:
             return  # not there yet, or the storage has a moment; the beats watch for hangs
         whole, newline, _ = block.rpartition(b"\n")
+        if newline:
+            arrived_at = time.monotonic()
+            self._waited_s, self._arrived_at = arrived_at - self._arrived_at, arrived_at
         self.offset += len(whole) + len(newline)
         for line in whole.splitlines():
             try:
@@ -51,9 +58,13 @@ class MetricsTail:
             return
         if self.first_step is None:
             self.first_step, self.first_time = step, now
-        elif self.last_time is not None and now >= self.last_time:
+        elif self.last_time is not None and self._could_have_taken(now - self.last_time):
             self.step_times = [*self.step_times[-_KEPT:], now - self.last_time]
         self.last_step, self.last_time = step, now
+
+    def _could_have_taken(self, duration_s: float) -> bool:
+        """One such step among few would make the limit for hangs hours long."""
+        return 0 <= duration_s <= self._waited_s + _CLOCK_STEP_S
 
     def p99_s(self) -> Optional[float]:
         """99th percentile of the training-step time; None until five were seen."""

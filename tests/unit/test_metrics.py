@@ -103,3 +103,12 @@ def test_a_clock_that_is_set_back_gives_no_step_time(path: Path) -> None:
     tail = MetricsTail(path, 2)
     tail.poll()
     assert tail.step_times == [2.0]
+
+
+def test_a_clock_that_jumps_is_no_training_step(path: Path) -> None:
+    times = [10, 11, 12, 13, 3613, 3614, 14, 15, 16]
+    path.write_bytes(b"".join(line(step, time) for step, time in enumerate(times)))
+    tail = MetricsTail(path, 2)
+    tail.poll()
+    assert tail.step_times == [1.0] * 6
+    assert tail.p99_s() == 1.0
