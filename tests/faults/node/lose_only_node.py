@@ -4,6 +4,6 @@ from tests.faults.fault import fault, recovers
 from tests.faults.stage import Stage
 
 
-@fault(recovers("requeue"), ranks=1)
+@fault(recovers("requeue", "supervisor_lost"), ranks=1)
 def lose_only_node(stage: Stage) -> None:
     stage.break_node("kill", stage.batch_host, silent=True)
