@@ -31,12 +31,14 @@ def main(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigError: the site file or the profile is wrong.
     """
+    if arguments.list:
+        return _list()
     site = load_site()
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     env = Env(arguments.node_root, LIMIT_S[arguments.when], state_folder())
     facts = Facts(
         env,
-        load_profile(arguments.profile or site.profile),
+        load_profile(arguments.profile or site.profile, env),
         site,
         when=arguments.when,
         node=node,
@@ -44,6 +46,8 @@ def main(arguments: argparse.Namespace) -> int:
         reference_time=arguments.reference_time,
         since=arguments.since,
     )
+    if arguments.learn:
+        return _learn(facts)
     findings = run_checks(discover(), facts)
     boot_id = env.read("/proc/sys/kernel/random/boot_id") or ""
     bad = unfit(findings, arguments.when)
@@ -51,6 +55,27 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.act:
         _act(findings, boot_id, node, site, dry_run=arguments.dry_run)
     return code
+
+
+def _list() -> int:
+    from healthcheck.catalogue import lines  # noqa: PLC0415  (seldom needed)
+
+    print("\n".join(lines()))
+    return 0
+
+
+def _learn(facts: Facts) -> int:
+    """Print a profile; a node that fails a check is no example."""
+    from healthcheck.learn import learn  # noqa: PLC0415  (seldom needed)
+
+    findings = run_checks(discover(), facts)
+    bad = [finding for finding in findings if finding.status == "FAIL"]
+    if bad:
+        print("\n".join(output.human(bad, facts.node, bad)), file=sys.stderr)
+        print("muster check: nothing is learnt. Fix: take a fit node", file=sys.stderr)
+        return 1
+    print("\n".join(learn(facts)))
+    return 0
 
 
 def _print(

@@ -49,6 +49,14 @@ class Env:
         """The node's clock, Unix seconds."""
         return time.time()
 
+    def sleep(self, seconds: float) -> None:
+        """Wait, but not longer than the run lasts."""
+        time.sleep(max(0.0, min(seconds, self.left_s())))
+
+    def variable(self, name: str) -> Optional[str]:
+        """An environment variable that Slurm sets; None: it is not set, or empty."""
+        return os.environ.get(name) or None
+
     def run(self, argv: list[str], timeout_s: float) -> Completed:
         """A command, at most `timeout_s` seconds and what the run has left.
 
@@ -59,7 +67,7 @@ class Env:
         pid = stuck.find(self._state, program)
         if pid is not None:
             what = f"{program}: process {pid} of an earlier check is stuck"
-            return Completed(-signal.SIGKILL, "", what, timed_out=True)
+            return Completed(-signal.SIGKILL, "", what, timed_out=True, left_pid=pid)
         done = run(argv, timeout_s=max(0.01, min(timeout_s, self.left_s())))
         if done.left_pid is not None:
             stuck.mark(self._state, program, done.left_pid)
@@ -141,10 +149,6 @@ class Env:
 
         question = partial(disk.measure, self._at(path) / name, size_bytes)
         return self._ask({path: question}, timeout_s)[path]
-
-    def variable(self, name: str) -> Optional[str]:
-        """An environment variable that Slurm sets; None: it is not set, or empty."""
-        return os.environ.get(name) or None
 
     def _at(self, path: str) -> Path:
         return self._root / path.lstrip("/")

@@ -23,6 +23,9 @@ MODES = ("gate", "periodic", "return", "prolog", "epilog", "suspect", "deep", "p
 has failed and somebody asks which node it was; burn-in, on a node without jobs, alone and with
 another one."""
 
+ALL_BUT_PAIR = tuple(mode for mode in MODES if mode != "pair")
+"""Where a check belongs that does not say otherwise: two nodes together look at their link only."""
+
 LIMIT_S = {
     "gate": 10.0,
     "prolog": 10.0,
@@ -50,7 +53,7 @@ class Check:
 _FOUND: dict[str, Check] = {}
 
 
-def check(name: str, when: Iterable[str] = MODES) -> Callable[[Function], Function]:
+def check(name: str, when: Iterable[str] = ALL_BUT_PAIR) -> Callable[[Function], Function]:
     """Mark a function as the check `name`, run in the modes `when`."""
 
     def register(function: Function) -> Function:

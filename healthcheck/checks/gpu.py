@@ -1,17 +1,18 @@
-"""GPUs: does the driver answer, are all of them there, does one report memory errors?
-
-All from one call of nvidia-smi. With the profile `cpu` nothing is called and all is skipped.
-"""
+"""GPUs: does the driver answer, are all of them there?"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Optional
 
+from healthcheck.counters import held_s
+from healthcheck.each_gpu import NO_ANSWER, NO_GPUS
 from healthcheck.facts import Facts
 from healthcheck.finding import Result
+from healthcheck.read.gpu import NONE_FOUND, Smi, expected, gres, listed, smi, without_gpus
+from healthcheck.read.pci import pci_gpus
 from healthcheck.registry import check
-from muster.process import RC_NOT_FOUND
 
 # Exit codes that nvidia-smi documents. 2 (bad argument), 4 (permission) and 6 (no match) are our
 # own mistakes and say nothing about the node.
@@ -22,102 +23,119 @@ _LOST = (
     "Unable to determine the device handle",
     "GPU is lost",
     "fallen off the bus",
-    "No devices were found",
+    NONE_FOUND,
     "[Unknown Error]",
     "ERR!",
 )
-NO_GPUS = Result("SKIP", "has no GPUs by its profile")
-NO_ANSWER = Result("UNKNOWN", "got no answer from nvidia-smi")
-
-
-def _without_gpus(facts: Facts) -> bool:
-    """No GPU expected by anybody, and no driver either."""
-    return facts.profile.gpus == 0 or (facts.expected_gpus is None and facts.smi.rc == RC_NOT_FOUND)
+HUNG_S = 900.0
+"""So long it must have hung in every run, three runs at least, before the node is blamed: on a busy
+node, or with a driver that loads anew for each question, a healthy one is slow too."""
+_ASKED_FOR = ("gate", "suspect", "return", "deep")  # somebody waits for the GPUs right now
 
 
 @check("nvidia_smi")
 def nvidia_smi(facts: Facts) -> Iterator[Result]:
     """nvidia-smi answers, in time, without an error."""
-    if _without_gpus(facts):
+    if without_gpus(facts):
         yield NO_GPUS
         return
-    smi = facts.smi
-    if smi.timed_out:
-        yield Result("FAIL", "got no answer from nvidia-smi, twice", rule="nvidia_smi.hung")
-    elif smi.rc == RC_NOT_FOUND:
+    seen = facts.once(smi)
+    hung_s = held_s(facts, "nvidia_smi.hung", on=seen.done.timed_out)
+    if seen.done.timed_out:
+        yield _hung(facts, seen, hung_s or 0.0)
+    elif seen.missing:
         yield Result("FAIL", "has no nvidia-smi", rule="nvidia_smi.missing")
-    elif smi.rc in _HARDWARE:
-        yield Result("FAIL", f"has a GPU fault: {_HARDWARE[smi.rc]}", rule="nvidia_smi.hardware")
-    elif smi.rc == _FELL_OFF:
+    elif seen.done.rc in _HARDWARE:
+        yield Result(
+            "FAIL", f"has a GPU fault: {_HARDWARE[seen.done.rc]}", rule="nvidia_smi.hardware"
+        )
+    elif seen.done.rc == _FELL_OFF:
         yield Result("FAIL", "has a GPU that fell off the bus", rule="nvidia_smi.fell_off")
-    elif smi.rc in _SOFTWARE:
-        yield Result("FAIL", f"cannot use its GPUs: {_SOFTWARE[smi.rc]}")
-    elif smi.rc != 0:
-        yield Result("UNKNOWN", f"has nvidia-smi ending with {smi.rc}: {smi.reason}")
+    elif seen.done.rc in _SOFTWARE:
+        yield Result("FAIL", f"cannot use its GPUs: {_SOFTWARE[seen.done.rc]}")
+    elif seen.done.rc != 0:
+        yield Result("UNKNOWN", f"has nvidia-smi ending with {seen.done.rc}: {seen.done.reason}")
+    elif not seen.gpus:
+        yield Result("UNKNOWN", "has nvidia-smi saying nothing about any GPU")
     else:
         yield Result("PASS", "nvidia-smi answers")
+
+
+def _hung(facts: Facts, seen: Smi, hung_s: float) -> Result:
+    """Two time-outs in a row: the driver hangs, or it is only slow."""
+    if seen.unkillable or hung_s >= HUNG_S:
+        how = "cannot even be killed" if seen.unkillable else f"hangs since {hung_s / 60:.0f} min"
+        return Result("FAIL", f"has nvidia-smi hanging: it {how}", rule="nvidia_smi.hung")
+    if facts.when in _ASKED_FOR:
+        return Result("FAIL", "got no answer from nvidia-smi, twice", rule="nvidia_smi.slow")
+    return Result("UNKNOWN", "got no answer from nvidia-smi, twice")
 
 
 @check("gpu_lost")
 def gpu_lost(facts: Facts) -> Iterator[Result]:
     """No text that the driver prints about a GPU it has lost."""
-    if _without_gpus(facts):
+    if without_gpus(facts):
         yield NO_GPUS
         return
-    if facts.smi.timed_out or facts.smi.rc == RC_NOT_FOUND:
+    seen = facts.once(smi)
+    if seen.done.timed_out or seen.missing:
         yield NO_ANSWER
         return
-    for line in f"{facts.smi.out}\n{facts.smi.err}".splitlines():
+    for line in seen.text.splitlines():
         if any(text in line for text in _LOST):
-            bus = re.search(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}", line)
-            said = " ".join(line.split())[:120]
-            yield Result("FAIL", f"lost a GPU: {said}", gpu=bus[0] if bus else None)
+            yield Result("FAIL", f"lost a GPU: {' '.join(line.split())[:120]}", gpu=_bus(line))
             return
-    yield Result("PASS" if facts.gpus else "UNKNOWN", "reports no lost GPU")
+    if not seen.done.ok or not _all(facts, len(seen.gpus)):
+        yield Result("UNKNOWN", "got no whole answer from nvidia-smi")
+    else:
+        yield Result("PASS", "reports no lost GPU")
+
+
+def _bus(line: str) -> Optional[str]:
+    found = re.search(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}", line)
+    return found[0] if found else None
+
+
+def _all(facts: Facts, shown: int) -> bool:
+    return 0 < shown >= (facts.once(expected) or 0)
 
 
 @check("gpu_count")
 def gpu_count(facts: Facts) -> Iterator[Result]:
     """As many GPUs as the profile says; without one, as Slurm and the PCI bus say."""
-    if _without_gpus(facts):
+    if without_gpus(facts):
         yield NO_GPUS
         return
-    shown, expected = len(facts.gpus), facts.expected_gpus
-    answered = facts.smi.ok or "No devices were found" in facts.smi.out + facts.smi.err
-    if not answered and not shown:
+    seen, wanted = facts.once(smi), facts.once(expected)
+    shown = len(seen.gpus)
+    if not shown and NONE_FOUND not in seen.text:
         yield NO_ANSWER
-    elif expected is None:
+    elif wanted is None:
         yield Result("PASS", f"shows {shown} GPUs, nothing to compare them with")
-    elif shown < expected:
-        on_bus = facts.pci_gpus is not None and facts.pci_gpus >= expected
-        rule = "gpu_count.driver" if on_bus else "gpu_count"
-        yield Result("FAIL", f"shows {shown} of {expected} GPUs", rule=rule)
-    elif shown > expected:
-        yield Result(
-            "WARN", f"shows {shown} GPUs where {expected} are expected", rule="gpu_count.more"
-        )
+    elif shown < wanted:
+        yield _too_few(facts, shown, wanted)
+    elif shown > wanted:
+        what = f"shows {shown} GPUs where {wanted} are expected"
+        yield Result("WARN", what, rule="gpu_count.more")
     else:
-        yield Result("PASS", f"shows {shown} of {expected} GPUs")
+        yield from _as_slurm_says(facts, shown, wanted)
 
 
-@check("gpu_ecc")
-def gpu_ecc(facts: Facts) -> Iterator[Result]:
-    """No uncorrected memory error since the driver was loaded."""
-    if _without_gpus(facts):
-        yield NO_GPUS
-        return
-    if not facts.gpus:
-        yield NO_ANSWER
-        return
-    counted = 0
-    for gpu in facts.gpus:
-        if gpu.ecc.isdecimal():
-            counted += 1
-            if int(gpu.ecc) > 0:
-                yield Result(
-                    "FAIL", f"has {gpu.ecc} uncorrected memory errors on GPU {gpu.index}",
-                    gpu=gpu.name,
-                )  # fmt: skip
-        elif gpu.ecc not in ("[N/A]", "N/A", "[Not Supported]"):
-            yield Result("UNKNOWN", f"reports memory errors of GPU {gpu.index} as {gpu.ecc}")
-    yield Result("PASS" if counted else "SKIP", f"counts memory errors on {counted} GPUs")
+def _too_few(facts: Facts, shown: int, wanted: int) -> Result:
+    """An answer that was cut shows too few as well: only a second question makes it a fault."""
+    again = facts.once(listed)
+    if again != shown:
+        count = "nothing" if again is None else again
+        return Result("UNKNOWN", f"shows {shown} of {wanted} GPUs, and {count} when asked again")
+    on_bus = facts.once(pci_gpus)
+    rule = "gpu_count.driver" if on_bus is not None and on_bus >= wanted else "gpu_count"
+    return Result("FAIL", f"shows {shown} of {wanted} GPUs", rule=rule)
+
+
+def _as_slurm_says(facts: Facts, shown: int, wanted: int) -> Iterator[Result]:
+    given = facts.once(gres)
+    if given is not None and given != shown:
+        what = f"shows {shown} GPUs where Slurm gives {given} (Gres)"
+        yield Result("WARN", what, rule="gpu_count.gres")
+    else:
+        yield Result("PASS", f"shows {shown} of {wanted} GPUs")

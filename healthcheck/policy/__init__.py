@@ -9,22 +9,38 @@ package; each gives its own as RULES.
 
 from __future__ import annotations
 
+import re
+
 from healthcheck.finding import Finding, Result, plain
-from healthcheck.policy import deep, fabric, gpu, host, storage
+from healthcheck.policy import deep, fabric, faults, gpu, host, storage
 from healthcheck.policy.rule import Rule
 
-SECTIONS = (gpu, host, storage, fabric, deep)
+SECTIONS = (gpu, faults, host, storage, fabric, deep)
 
 POLICY: dict[str, Rule] = {}
 for _section in SECTIONS:
     POLICY.update(_section.RULES)
 
-_ANY = Rule("software", "none", "run 'muster check' on the node to see more")
+_ANY = "any"
+POLICY[_ANY] = Rule("software", "none", "run 'muster check' on the node to see more")
+
+
+def row(rule: str) -> str:
+    """The key of the row for a rule.
+
+    Where rules carry a number, such as sxid.20034.fatal, there is a row for that one, or for all
+    (sxid.fatal), or for the number whatever its word. A rule without a row never touches a node.
+    """
+    general = re.sub(r"\.[0-9]+", "", rule)
+    if general == rule:
+        return rule if rule in POLICY else _ANY
+    candidates = (rule, general, rule.rpartition(".")[0], general.partition(".")[0])
+    return next((key for key in candidates if key in POLICY), _ANY)
 
 
 def judge(check: str, result: Result, node: str) -> Finding:
     """The finding that a result of `check` makes; a rule without a row never touches a node."""
-    rule = POLICY.get(result.rule or check, _ANY)
+    rule = POLICY[row(result.rule or check)]
     return Finding(
         check=check,
         status=result.status,

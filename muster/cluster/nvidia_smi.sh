@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Stand-in for nvidia-smi on the nodes of a local cluster: reads which GPUs the "hardware" has.
-#   nvidia-smi | -L | --query-gpu=FIELD,... --format=csv[,noheader][,nounits]
+#   nvidia-smi | -L | -q | --query-gpu=FIELD,... --format=csv[,noheader][,nounits]
+#   nvidia-smi --query-compute-apps=... --format=csv,noheader: nobody uses these GPUs
 # Exit status as the real one: 2 bad arguments, 6 no GPU at all, 15 a GPU is lost.
 set -euo pipefail
 
@@ -31,9 +32,22 @@ smi::value() {
     utilization.gpu) REPLY=0${unit:+ %} ;;
     temperature.gpu) REPLY=$((31 + index)) ;;
     power.draw) REPLY=70.12${unit:+ W} ;;
-    ecc.mode.current) REPLY=Enabled ;;
+    temperature.memory) REPLY=$((39 + index)) ;;
+    vbios_version) REPLY=96.00.A5.00.01 ;;
+    pstate) REPLY=P0 ;;
+    persistence_mode | ecc.mode.*) REPLY=Enabled ;;
+    mig.mode.*) REPLY=Disabled ;;
+    fabric.state) REPLY=Completed ;;
+    fabric.status) REPLY=Success ;;
+    gpu_recovery_action) REPLY=None ;;
+    pcie.link.gen.*) REPLY=5 ;;
+    pcie.link.width.*) REPLY=16 ;;
+    clocks_event_reasons.active) REPLY=0x0000000000000001 ;;
     ecc.errors.uncorrected.volatile.total) REPLY=$errors ;;
-    ecc.errors.corrected.volatile.total) REPLY=0 ;;
+    ecc.errors.uncorrected.aggregate.sram.thresholdExceeded) REPLY=No ;;
+    remapped_rows.pending | remapped_rows.failure) REPLY=No ;;
+    ecc.errors.* | clocks_event_reasons_counters.* | remapped_rows.*) REPLY=0 ;;
+    retired_pages.*) REPLY='[N/A]' ;; # a V100 has pages, an H100 has rows
     *) smi::usage "Field \"$1\" is not a valid field to query." ;;
   esac
 }
@@ -63,15 +77,23 @@ smi::each() { # FUNCTION: for every GPU that answers
   return "$rc"
 }
 
+smi::detail() {
+  echo "GPU $bus"
+  printf '        %-34s: %s\n' 'Replays Since Reset' 0 'GPU Current Temp' "$((31 + index)) C" \
+    'GPU Slowdown Temp' '89 C' 'GPU Max Operating Temp' '87 C'
+}
+
 smi::list() { echo "GPU $index: $name (UUID: $uuid)"; }
 
 main() {
-  local format='' query='' list=
+  local format='' query='' each=smi::list
   local -a fields=()
   local word
   for word in "$@"; do
     case $word in
-      -L | --list-gpus) list=1 ;;
+      -L | --list-gpus) ;;
+      -q | --query) each=smi::detail ;;
+      --query-compute-apps=*) exit 0 ;;
       --query-gpu=*) query=${word#*=} ;;
       --format=csv*) format=${word#*=} ;;
       *) smi::usage "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help." ;;
@@ -81,8 +103,8 @@ main() {
     echo "No devices were found"
     exit 6
   fi
-  if [[ -z $query || -n $list ]]; then
-    smi::each smi::list
+  if [[ -z $query ]]; then
+    smi::each "$each"
     return
   fi
   [[ -n $format ]] || smi::usage '"--format=" switch is missing. Please run nvidia-smi -h for help.'

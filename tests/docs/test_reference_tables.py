@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 import resume
+from healthcheck.profile import Profile
+from healthcheck.profile import names as profile_names
 from muster.recipe import Recipe
 from muster.site import Site
 from resume import cli, launch
@@ -77,11 +79,26 @@ def keys(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
             yield name, type_name(hint), default_name(field)
 
 
-@pytest.mark.parametrize(("page", "kind"), [("recipe_yaml.md", Recipe), ("site_yaml.md", Site)])
-def test_every_key_with_type_and_default(page: str, kind: type) -> None:
-    listed = [(code(key)[0], hint, code(default)[0]) for key, hint, default, *_ in rows(page)]
+@pytest.mark.parametrize(
+    ("page", "heading", "kind"),
+    [
+        ("recipe_yaml.md", None, Recipe),
+        ("site_yaml.md", None, Site),
+        ("check.md", "Profiles", Profile),
+    ],
+)
+def test_every_key_with_type_and_default(page: str, heading: str | None, kind: type) -> None:
+    table = [row for row in rows(page, heading) if len(row) == 4]
+    listed = [(code(key)[0], hint, code(default)[0]) for key, hint, default, _ in table]
     assert sorted(listed) == sorted(keys(kind))
-    assert all(len(row) == 4 and row[3] for row in rows(page))
+    assert all(row[3] for row in table)
+
+
+def test_every_profile() -> None:
+    listed = [
+        name for row in rows("check.md", "Profiles") if len(row) == 2 for name in code(row[0])
+    ]
+    assert sorted(["auto", *listed]) == profile_names()
 
 
 def literal_keys(scope: ast.AST, name: str) -> set[str]:

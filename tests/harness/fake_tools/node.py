@@ -42,6 +42,7 @@ class FakeNode:
         files: path -> content; None: it is there, but cannot be read. `\\xff...` as bytes.
         links: path -> target of a symbolic link.
         tools: program -> what it answers; a program that is not here is not installed.
+        unkillable: programs that hang so that no signal reaches them.
         kernel: lines of the kernel log, as (seconds since boot, text).
         user: lines that a program wrote to the kernel log, likewise.
         volumes: path -> what happens in it, as healthcheck/folders.py says; None: it hangs.
@@ -58,6 +59,7 @@ class FakeNode:
     files: dict[str, Any] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     tools: dict[str, Tool] = field(default_factory=dict)
+    unkillable: set[str] = field(default_factory=set)
     kernel: list[tuple[float, str]] = field(default_factory=list)
     user: list[tuple[float, str]] = field(default_factory=list)
     kernel_readable: bool = True
@@ -103,6 +105,11 @@ class FakeNode:
         """The kernel says something."""
         self.kernel.append((self.uptime_s - 60 if at_s is None else at_s, text))
 
+    def booted(self, seconds_ago: float) -> None:
+        """Its last boot was so long ago."""
+        self.uptime_s = seconds_ago
+        self.files["/proc/uptime"] = f"{seconds_ago:.2f} 1.00"
+
     def door(self, limit_s: float = 10.0) -> FakeEnv:
         """The door to this node."""
         return FakeEnv(self, limit_s)
@@ -139,8 +146,16 @@ class FakeEnv(Env):
         answer = tool(argv[1:])
         if answer.hangs:
             self._ends -= timeout_s
-            return Completed(-signal.SIGKILL, answer.out, answer.err, timed_out=True)
+            left = 4711 if argv[0] in self._node.unkillable else None
+            killed = -signal.SIGKILL
+            return Completed(killed, answer.out, answer.err, timed_out=True, left_pid=left)
         return Completed(answer.rc, answer.out, answer.err, timed_out=False)
+
+    def sleep(self, seconds: float) -> None:
+        self._ends -= seconds
+
+    def variable(self, name: str) -> Optional[str]:
+        return self._node.environ.get(name)
 
     def read_bytes(self, path: str, count: int) -> Optional[bytes]:
         content = self._node.files.get(path)
@@ -194,9 +209,6 @@ class FakeEnv(Env):
     ) -> Optional[dict[str, Any]]:
         speed: Optional[dict[str, Any]] = self._node.parts.get("disk_speed")
         return speed if path in self._node.volumes else {"error": "No such file or directory"}
-
-    def variable(self, name: str) -> Optional[str]:
-        return self._node.environ.get(name)
 
     def remembered(self, name: str) -> Optional[str]:
         return self._node.memory.get(name)

@@ -7,7 +7,7 @@ them all, and fails when a check has no row that fails (or warns), passes, and i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Optional
 
 from healthcheck.finding import Status
@@ -45,3 +45,22 @@ class Row:
     when: str = "periodic"
     says: str = ""
     gpu: Optional[str] = None
+
+
+def both(*edits: Edit) -> Edit:
+    """One edit after the other."""
+
+    def edit(node: FakeNode) -> None:
+        for one in edits:
+            one(node)
+
+    return edit
+
+
+def profile(**values: object) -> Edit:
+    """The profile expects something else."""
+
+    def edit(node: FakeNode) -> None:
+        node.profile = replace(node.profile, **values)  # type: ignore[arg-type]
+
+    return edit
