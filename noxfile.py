@@ -54,6 +54,12 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
+def bench(session: nox.Session) -> None:
+    """Measure recovery and overhead against their limits, and others beside; on an idle machine."""
+    CPU.run(session, "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Check every link and run the commands of README, tutorials and how-to pages."""
     CPU.run(session, "-m", "pytest", "tests/docs", *session.posargs)
@@ -66,6 +72,8 @@ def lint(session: nox.Session) -> None:
     CPU.run(session, "-m", "ruff", "format", "--check", ".")
     typed = [name for name in (*archive.PACKAGES, "tests") if any((ROOT / name).rglob("*.py"))]
     CPU.run(session, "-m", "mypy", "noxfile.py", *typed)
+    llama = ROOT / "recipes" / "llama2_fsdp"  # whose way of saving is measured
+    CPU.run(session, "-m", "mypy", "benchmarks", env={"MYPYPATH": f"{llama}:{ROOT}"})
     # A recipe is a folder of its own: its files import each other by their bare names.
     for recipe in sorted({path.parent for path in ROOT.glob("recipes/*/*.py")}):
         CPU.run(session, "-m", "mypy", str(recipe), env={"MYPYPATH": f"{recipe}:{ROOT}"})

@@ -67,7 +67,7 @@ def _job_folder(step: Step, job: str, restart: int, environment: Mapping[str, st
     script = _script_id(environment)
     number, found = 1, step.folder / "runs" / job
     while found.exists():
-        if restart == 0 and _text(found / "script") == script:
+        if _text(found / "script") == script:
             return found  # an earlier line of the same script
         number += 1
         following = found.with_name(f"{job}-{number}")
