@@ -30,7 +30,8 @@ from tests.harness.training import Training, submit
 
 STORM_SHAPE = replace(SHAPE, nodes=8)
 ENDLESS = ("budget.no_progress=1000", "budget.attempts=100000", "budget.same_place=1000")
-STEPS_A_SECOND = 3  # about what is left of the speed of two cores
+CALM_S = 15  # `rehearsal.steps` are so many seconds of undisturbed training
+EXPECTED_ETTR = 0.5  # what is left comes after the storm
 _ENDS = ("done", "stopped")
 
 
@@ -50,7 +51,8 @@ class Storm:
     @property
     def steps(self) -> int:
         """Training steps of the run."""
-        return max(150, int(self.minutes * 60 * STEPS_A_SECOND))
+        pace = self.twin.steps / CALM_S
+        return max(self.twin.steps, int(self.minutes * 60 * pace * EXPECTED_ETTR))
 
     def rage(self) -> dict[str, Any]:
         """All of it; returns what storm.json holds. `problems` is empty when nothing was lost."""
