@@ -61,9 +61,9 @@ def nvme(facts: Facts) -> Optional[list[Nvme]]:
     for name in names:
         if re.fullmatch(r"nvme\d{1,4}", name) is None:
             continue
-        if facts.env.read(f"{NVME}/{name}/transport") in (None, "pcie"):
-            model = facts.env.read(f"{NVME}/{name}/model")
-            found.append(Nvme(name, model, facts.env.read(f"{NVME}/{name}/state")))
+        if facts.env.read(f"{NVME}/{name}/transport") in (None, "", "pcie"):
+            model = facts.env.read(f"{NVME}/{name}/model") or None
+            found.append(Nvme(name, model, facts.env.read(f"{NVME}/{name}/state") or None))
     return found
 
 

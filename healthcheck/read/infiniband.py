@@ -91,7 +91,7 @@ def _port(facts: Facts, device: str, number: str, driver: Optional[str]) -> Port
         device=device,
         port=number,
         driver=driver,
-        layer=facts.env.read(f"{at}/link_layer"),
+        layer=facts.env.read(f"{at}/link_layer") or None,
         state=parse_state(facts.env.read(f"{at}/state")),
         phys=parse_state(facts.env.read(f"{at}/phys_state")),
         rate_gbit_s=parse_rate(facts.env.read(f"{at}/rate")),
