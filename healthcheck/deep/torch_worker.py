@@ -1,8 +1,9 @@
 """What burn-in does with torch, in a process of its own: products of matrices, and all-reduce.
 
 This file is read as text and given to the Python of the site that has torch, which may be inside a
-container; so it imports nothing of ours. One process for each GPU, or two on a node without: they
-are forks made before torch is imported. A GPU takes nccl, a CPU gloo; all else is the same.
+container; so it imports nothing of ours. One process for each GPU; on a node without any two, in a
+pair one. They are forks made before torch is imported. A GPU takes nccl, a CPU gloo; all else is
+the same.
 
     python -c "$(cat torch_worker.py)" '{"seconds": 10, "limit_s": 60, "what": "matmul"}'
 
@@ -21,8 +22,8 @@ from datetime import timedelta
 from typing import Any, Callable
 
 CPU_RANKS = 2
-CPU_BYTES, GPU_BYTES = 4 << 20, 1 << 30
-CPU_SIZE, GPU_SIZE = 512, 8192
+CPU_BYTES, GPU_BYTES = 1 << 20, 1 << 30
+CPU_SIZE, GPU_SIZE = 256, 8192
 SMALLEST_REPEATS = 5
 
 
@@ -32,7 +33,7 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
     (here,) = fork_all([lambda _: devices()], ends)
     if "error" in here:
         return {"error": here["error"], "missing": here.get("missing", False)}
-    local = int(here["count"]) or CPU_RANKS
+    local = int(here["count"]) or (CPU_RANKS if order.get("nodes", 1) == 1 else 1)
     work = {"matmul": matmul, "allreduce": allreduce}[str(order["what"])]
     order = {**order, "local": local, "cuda": here["count"] > 0, "ends": ends}
     return {"ranks": fork_all([lambda index: work(order, index)] * local, ends)}
