@@ -24,12 +24,17 @@ def slow(values: Mapping[str, float], fraction: float = 0.8) -> list[str]:
 
 
 def differ(checksums: Mapping[str, str]) -> list[str]:
-    """Nodes whose checksum is not that of the majority; none without a majority.
+    """Nodes whose checksum is not that of the majority of their model; none without a majority.
 
     Args:
-        checksums: of a computation that must give the same bits on every node of one GPU model.
+        checksums: `model/checksum` of a computation that gives the same bits on one model.
     """
-    counted = Counter(checksums.values()).most_common(1)
-    if len(checksums) < FEWEST or counted[0][1] * 2 <= len(checksums):
-        return []
-    return sorted(node for node, said in checksums.items() if said != counted[0][0])
+    models: dict[str, dict[str, str]] = {}
+    for node, said in checksums.items():
+        models.setdefault(said.rpartition("/")[0], {})[node] = said
+    found = []
+    for alike in models.values():
+        usual, count = Counter(alike.values()).most_common(1)[0]
+        if len(alike) >= FEWEST and count * 2 > len(alike):
+            found += [node for node, said in alike.items() if said != usual]
+    return sorted(found)

@@ -87,4 +87,5 @@ def test_differ_goes_by_the_majority() -> None:
     assert differ({"a": "x", "b": "y", "c": "z"}) == []
     assert differ({"a": "x", "b": "x", "c": "y", "d": "y"}) == []
     assert differ({"a": "x", "b": "y"}) == []
+    assert differ({"a": "H100/x", "b": "H100/x", "c": "H100/y", "d": "H200/z"}) == ["c"]
     assert differ({}) == []
