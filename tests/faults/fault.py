@@ -82,7 +82,7 @@ class Fault:
         expected: what has to come of it.
         options: for sbatch.
         words: for `muster run`.
-        environment: for the ranks.
+        environment: for the ranks; values as a shell reads them.
         sabotage: what ranks do to themselves.
         commands: shell lines that run as commands of the job before the recipe's own.
         own_disk: RUN_DIR lies on a small shared disk that may be filled.

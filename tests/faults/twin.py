@@ -82,7 +82,7 @@ def _command(number: int, line: str) -> dict[str, Any]:
 
 def _surround(line: str, fault: Fault, fuse: Path) -> str:
     """The training command with the fault's environment in front."""
-    values = {key: shlex.quote(value) for key, value in fault.environment.items()}
+    values = dict(fault.environment)
     if fault.sabotage is not None:
         own = fault.sabotage
         values |= {
