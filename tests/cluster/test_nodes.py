@@ -175,6 +175,37 @@ def test_ways_to_lose_a_gpu(how: str, ok: int, rc: int, fresh_cluster: LocalClus
     assert fresh_cluster.status().nodes[0].gpus_ok == 7
 
 
+def test_what_all_nodes_share_can_be_broken(fresh_cluster: LocalCluster, until: Until) -> None:
+    disk = fresh_cluster.shared_disk
+    assert fresh_cluster.exec(["cp", "/etc/hostname", str(disk / "a")], node="n1").ok
+    assert fresh_cluster.seen_from_here(disk / "a").is_file()
+    write = ["cp", "/etc/passwd", str(disk / "b")]
+    for harm, cure, said in (
+        ("disk-fill", "disk-free", "No space left"),
+        ("disk-read-only", "disk-writable", "Read-only"),
+    ):
+        fresh_cluster.head(harm)
+        assert said in fresh_cluster.exec(write, node="n2").err
+        fresh_cluster.head(cure)
+        assert fresh_cluster.exec(write, node="n2").ok
+    fresh_cluster.node("hide", "n1", path=str(disk))
+    assert fresh_cluster.exec(["ls", str(disk)], node="n1").out == ""
+    fresh_cluster.node("show", "n1", path=str(disk))
+    assert fresh_cluster.exec(["ls", str(disk)], node="n1").out == "a\nb\n"
+    fresh_cluster.head("name-forget", "n2")
+    assert not fresh_cluster.exec(["getent", "hosts", "n2"], node="n1").ok
+    fresh_cluster.head("name-recall", "n2")
+    assert fresh_cluster.exec(["getent", "hosts", "n2"], node="n1").ok
+    fresh_cluster.head("slurmctld-stop")
+    assert not fresh_cluster.states()
+    fresh_cluster.head("slurmctld-start")
+    until(lambda: set(fresh_cluster.states().values()) == {"idle"})
+    with pytest.raises(UsageError, match="Did you mean 'disk-fill'"):
+        fresh_cluster.head("disk-fil")
+    with pytest.raises(UsageError, match="name-forget"):
+        fresh_cluster.head("disk-fill", "n1")
+
+
 def test_on_node_is_like_ssh(cluster: LocalCluster) -> None:
     done = cluster.exec(["on-node", "n4", "bash", "-c", "hostname; echo no >&2; exit 5"])
     assert (done.rc, done.out, done.err) == (5, "n4\n", "no\n")

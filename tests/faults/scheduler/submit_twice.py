@@ -5,7 +5,7 @@ from tests.faults.stage import Stage
 from tests.harness.training import ENDED
 
 
-@fault(goes_on(), ci=("ten_lines",))
+@fault(goes_on(), options=("--nodes=2",), ci=("ten_lines",))
 def submit_twice(stage: Stage) -> None:
     first = stage.run
     stage.hit()
