@@ -104,7 +104,7 @@ def place(facts: Facts) -> Optional[Place]:
         return None
     listed = say("SLURM_STEP_NODELIST") or ""
     done = facts.env.run(["scontrol", "show", "hostnames", listed], 10)
-    nodes = tuple(done.out.split()) if done.ok else ()
+    nodes = tuple(re.findall(r"[A-Za-z0-9._-]+", done.out)) if done.ok else ()
     numbers = re.findall(r"\d+", f"{say('SLURM_JOB_ID')} {say('SLURM_STEP_ID')}")
     if len(nodes) != 2 or index not in ("0", "1"):
         return None
