@@ -59,9 +59,12 @@ def nvswitch_count(facts: Facts) -> Iterator[Result]:
         yield Result("SKIP", "has no number of NVSwitches in its profile")
         return
     found = [device for device in facts.once(nvidia_devices) if device.kind == "switch"]
+    unread = [device.bus for device in facts.once(nvidia_devices) if device.kind == "unread"]
     dead = [device.bus for device in found if device.alive is False]
     if not facts.once(nvidia_devices):
         yield Result("UNKNOWN", _NOT_THERE.detail)
+    elif len(found) < wanted <= len(found) + len(unread):
+        yield Result("UNKNOWN", f"cannot read what the device at {unread[0]} is")
     elif len(found) < wanted:
         yield Result("FAIL", f"shows {len(found)} of {wanted} NVSwitches on the bus")
     elif dead:

@@ -26,7 +26,7 @@ class Device:
 
     Attributes:
         bus: its address, 0000:53:00.0.
-        kind: gpu, switch or other.
+        kind: gpu, switch, other, or unread: its vendor or its class could not be read.
         alive: its configuration space answers; None: not readable.
         errors: counts of AER by severity; a missing key: the kernel does not count them.
     """
@@ -51,19 +51,20 @@ def config_alive(start: Optional[bytes]) -> Optional[bool]:
 
 
 def nvidia_devices(facts: Facts) -> tuple[Device, ...]:
-    """All NVIDIA devices; empty when /sys shows none."""
+    """All NVIDIA devices, and those that may be some; empty when /sys shows none."""
     env = facts.env
     return tuple(
-        _device(facts, bus, (env.read(f"{BUS}/{bus}/class") or "")[:6])
+        _device(facts, bus, (env.read(f"{BUS}/{bus}/class") or "")[:6] if vendor else "")
         for bus in env.names(BUS)
-        if env.read(f"{BUS}/{bus}/vendor") == _NVIDIA
+        for vendor in [env.read(f"{BUS}/{bus}/vendor")]
+        if not vendor or vendor == _NVIDIA
     )
 
 
 def _device(facts: Facts, bus: str, kind: str) -> Device:
     at, env = f"{BUS}/{bus}", facts.env
     if kind not in (*_GPU, _SWITCH):
-        return Device(bus, "other")
+        return Device(bus, "other" if kind else "unread")
     counts = {
         name: parse_errors(env.read(f"{at}/{file}"), total)
         for name, (file, total) in _ERRORS.items()
