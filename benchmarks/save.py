@@ -6,6 +6,7 @@ python save.py FOLDER ROUNDS GIGABYTES
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -51,12 +52,15 @@ def main() -> None:
     run = resume.Run.from_env()
     found: dict[str, list[float]] = {"alone": [], "sealed": []}
     for number in range(rounds + 1):  # the first one warms up
-        took = alone(out / "alone", state), sealed(run, state, number + 1)
-        shutil.rmtree(out / "alone")
-        shutil.rmtree(run.checkpoints_dir)
-        if number:
-            found["alone"].append(took[0])
-            found["sealed"].append(took[1])
+        for name in ("alone", "sealed") if number % 2 else ("sealed", "alone"):
+            os.sync()
+            if name == "alone":
+                took = alone(out / "alone", state)
+                shutil.rmtree(out / "alone")
+            else:
+                took = sealed(run, state, number + 1)
+                shutil.rmtree(run.checkpoints_dir)
+            found[name] += [took] if number else []
     print(json.dumps(found))
 
 

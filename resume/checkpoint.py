@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from resume.durable import fsync_dir, fsync_file, json_text, read_json, write_json
+from resume.hashed_file import HashedFile
 
 MANIFEST = "manifest.json"
 _PUBLISHED = re.compile(r"step_(\d{8,})")
@@ -90,6 +91,7 @@ class CheckpointDraft:
     token: int
     owner_file: Path
     keep: int = 3
+    hashed: dict[Path, HashedFile] = field(default_factory=dict, compare=False)  # by this process
 
     @property
     def dir(self) -> Path:
@@ -100,6 +102,16 @@ class CheckpointDraft:
     def published(self) -> Path:
         """Where the checkpoint stands once published."""
         return self.checkpoints_dir / step_name(self.step)
+
+    def open(self, name: str) -> HashedFile:
+        """A new file of this draft that is hashed while it is written, for `seal`.
+
+        Raises:
+            OSError: it cannot be created.
+        """
+        path = self.dir / name
+        self.hashed[path] = HashedFile(path)
+        return self.hashed[path]
 
     def _seal_file(self, rank: int) -> Path:
         return self.dir / f"seal_rank_{rank:05d}.json"
@@ -118,15 +130,19 @@ class CheckpointDraft:
             for file in files:
                 path = file if file.is_absolute() else self.dir / file
                 self._refuse_unverifiable(path)
-                fsync_file(path)
-                sealed[path.relative_to(self.dir).as_posix()] = {
-                    "bytes": path.stat().st_size,
-                    "sha256": digest_file(path),
-                }
+                sealed[path.relative_to(self.dir).as_posix()] = self._fact(path)
             fsync_dir(self.dir)
             write_json(self._seal_file(self.rank), sealed)
         except OSError as error:
             raise StorageError(f"checkpoint {self.dir.name}: {error}") from error
+
+    def _fact(self, path: Path) -> dict[str, Any]:
+        """Size and checksum of a file that is on the disk."""
+        size, hashed = path.stat().st_size, self.hashed.get(path)
+        if hashed is not None and hashed.closed and hashed.size_bytes == size:
+            return {"bytes": size, "sha256": hashed.sha256}
+        fsync_file(path)
+        return {"bytes": path.stat().st_size, "sha256": digest_file(path)}
 
     def publish(self, meta: Optional[dict[str, Any]] = None, timeout_s: float = 600.0) -> None:
         """Wait for the seals of all ranks, write the manifest, rename, prune. Rank 0 acts.

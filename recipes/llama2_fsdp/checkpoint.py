@@ -5,8 +5,11 @@ state to host memory first (staging), so later training steps cannot change what
 then a thread writes, seals and publishes while training goes on. At most one save is in flight.
 """
 
+import contextlib
+import io
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import (
+    FileSystem,
+    FileSystemReader,
+    FileSystemWriter,
+)
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
@@ -94,12 +101,37 @@ def load(
         slots["step"].fill_(step)  # AdamW counts updates, one for each training step
 
 
+class Shards(FileSystem):
+    """Files that are hashed while they are written: sealing them reads nothing again."""
+
+    def __init__(self, draft: resume.CheckpointDraft) -> None:
+        super().__init__()
+        self._draft = draft
+
+    @contextlib.contextmanager
+    def create_stream(
+        self, path: str | os.PathLike[str], mode: str
+    ) -> Generator[io.IOBase, None, None]:
+        """As the base class; .metadata is small and renamed later, so it is written as ever."""
+        name = Path(path).name
+        if mode == "wb" and name.endswith(".distcp"):
+            with self._draft.open(name) as stream:
+                yield stream
+        else:
+            with super().create_stream(path, mode) as stream:
+                yield stream
+
+
 class Writer(FileSystemWriter):
-    """Says that the disk failed where torch.save hides it.
+    """Hashes while it writes, and says that the disk failed where torch.save hides it.
 
     When a write fails, torch's archive writer complains about its position in the file, and the
     operating system's error is only the context of that; between ranks even the context is lost.
     """
+
+    def __init__(self, draft: resume.CheckpointDraft) -> None:
+        super().__init__(draft.dir, sync_files=False)  # sealing forces the files to disk
+        self.fs = Shards(draft)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> TorchFuture[list[WriteResult]]:
         """As the base class, but a full disk is a StorageError."""
@@ -173,8 +205,7 @@ class Saver:
 
     def _write(self, draft: resume.CheckpointDraft, state: State, facts: dict[str, Any]) -> None:
         try:
-            # Sealing forces the files to disk, once is enough.
-            writer = Writer(draft.dir, sync_files=False)
+            writer = Writer(draft)
             if self._options.mode == "process":
                 self._save_in_process(state, writer)
             else:

@@ -427,3 +427,34 @@ def test_python_m_resume_save(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("2")
     code, said = save("save", "8", "c")
     assert (code, said.count("\n")) == (74, 1)
+
+
+def test_file_that_was_hashed_while_it_was_written_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = draft(tmp_path / "checkpoints", 5)
+    with one.open("shard_0.bin") as file:
+        file.write(b"0123456789" * 1000)
+    (one.dir / "small").write_bytes(b"x")
+    read: list[str] = []
+
+    def digest(path: Path) -> str:
+        read.append(path.name)
+        return digest_file(path)
+
+    monkeypatch.setattr("resume.checkpoint.digest_file", digest)
+    one.seal([Path("shard_0.bin"), Path("small")])
+    one.publish()
+    assert read == ["small"]
+    assert verify(one.published) == []
+
+
+def test_hashed_file_that_was_written_to_afterwards_is_read(tmp_path: Path) -> None:
+    one = draft(tmp_path / "checkpoints", 5)
+    with one.open("shard_0.bin") as file:
+        file.write(b"0123456789")
+    with (one.dir / "shard_0.bin").open("ab") as again:
+        again.write(b"more")
+    one.seal([Path("shard_0.bin")])
+    one.publish()
+    assert verify(one.published) == []
