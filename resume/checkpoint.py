@@ -138,9 +138,9 @@ class CheckpointDraft:
 
     def _fact(self, path: Path) -> dict[str, Any]:
         """Size and checksum of a file that is on the disk."""
-        size, hashed = path.stat().st_size, self.hashed.get(path)
-        if hashed is not None and hashed.closed and hashed.size_bytes == size:
-            return {"bytes": size, "sha256": hashed.sha256}
+        hashed = self.hashed.get(path)
+        if hashed is not None and hashed.still_is(path):
+            return {"bytes": path.stat().st_size, "sha256": hashed.sha256}
         fsync_file(path)
         return {"bytes": path.stat().st_size, "sha256": digest_file(path)}
 

@@ -19,7 +19,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 class HashedFile(io.BufferedWriter):
-    """A new file for writing from front to back; `sha256` and `size_bytes` are there once closed.
+    """A new file for writing from front to back; `sha256` is there once closed.
 
     Raises:
         OSError: from any method, as an ordinary file; from `close` also when it cannot be read back
@@ -35,10 +35,10 @@ class HashedFile(io.BufferedWriter):
         """Lower-case hex. Of a closed file."""
         return self._followed.digest.hexdigest()
 
-    @property
-    def size_bytes(self) -> int:
-        """Of a closed file."""
-        return self._followed.written
+    def still_is(self, path: Path) -> bool:
+        """Whether the file was closed, and nobody has written to it since."""
+        status = path.stat()
+        return self._followed.left == (status.st_size, status.st_mtime_ns)
 
 
 class _Followed(io.RawIOBase):
@@ -48,6 +48,7 @@ class _Followed(io.RawIOBase):
         self.digest = hashlib.sha256()
         self.written = 0
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        self.left: Optional[tuple[int, int]] = None  # size and time of the last change
         self._hashed = 0
         self._ended = False
         self._problem: Optional[OSError] = None
@@ -98,6 +99,8 @@ class _Followed(io.RawIOBase):
         try:
             super().close()
             os.fsync(self._fd)
+            status = os.fstat(self._fd)
+            self.left = (status.st_size, status.st_mtime_ns)
         finally:
             with self._news:
                 self._ended = True
