@@ -18,6 +18,7 @@ NETWORK = frozenset(
 LOCAL = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "jfs", "reiserfs"))
 """File systems on a disk of the node."""
 
+_NO_LONGER = frozenset(("ro", "emergency_ro", "shutdown"))
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _FUSE_QUIET = ("fuse.gvfsd-fuse", "fuse.portal", "fuse.lxcfs", "fuse.snapfuse", "fuse.squashfuse")
 
@@ -31,7 +32,8 @@ class Mount:
         kind: type of the file system.
         source: device or server.
         options: of this mount: what somebody asked for.
-        state: of the file system itself; the kernel changes `rw` to `ro` here when it finds damage.
+        state: of the file system itself; here the kernel says `ro` when it finds damage, a new one
+            (seen with 6.18) `emergency_ro`.
     """
 
     point: str
@@ -50,9 +52,11 @@ class Mount:
     def turned_read_only(self) -> bool:
         """Somebody asked for a writable mount and the kernel took that back.
 
-        `mount -o ro` sets both, a read-only bind mount only the first.
+        `mount -o ro` sets both, a read-only bind mount only the first. An image that a user mounts
+        (loop) is no disk of the node.
         """
-        return self.kind in LOCAL and "rw" in self.options and "ro" in self.state
+        ours = self.kind in LOCAL and not self.source.startswith("/dev/loop")
+        return ours and "rw" in self.options and not _NO_LONGER.isdisjoint(self.state)
 
 
 def parse_mountinfo(text: str) -> list[Mount]:

@@ -22,6 +22,7 @@ from healthcheck.facts import Facts
 from healthcheck.finding import Finding, Result, plain, unfit
 from healthcheck.policy import POLICY, judge
 from healthcheck.profile import Profile, load_profile
+from healthcheck.read.mounts import parse_mountinfo
 from muster.site import Site
 from tests.harness.fake_tools import good
 from tests.harness.fake_tools.gpus import pci, rack
@@ -111,6 +112,30 @@ print(try_writing(at / "probe"))
     argv = ["unshare", "-m", sys.executable, "-c", script]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.splitlines() == ["{'error': 28}", "{'error': 30}"], done
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+@pytest.mark.may_skip("only root can mount, and needs loop devices and ext4")
+def test_an_ext4_that_the_kernel_turned_read_only(tmp_path: Path) -> None:
+    """A real one: an error is triggered as a bad disk would; each kernel says it in its own way."""
+    script = f"""
+set -e
+dd if=/dev/zero of={tmp_path}/img bs=1M count=4 status=none
+mkfs.ext4 -q {tmp_path}/img
+mkdir {tmp_path}/at
+mount -o loop,errors=remount-ro {tmp_path}/img {tmp_path}/at
+grep {tmp_path}/at /proc/self/mountinfo
+echo test >/sys/fs/ext4/$(basename $(findmnt -no SOURCE {tmp_path}/at))/trigger_fs_error
+grep {tmp_path}/at /proc/self/mountinfo
+umount {tmp_path}/at
+"""
+    argv = ["unshare", "-m", "bash", "-c", script]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode != 0:
+        pytest.skip(f"no loop device or no ext4 here: {done.stderr}")
+    before, after = (replace(m, source="/dev/nvme0n1") for m in parse_mountinfo(done.stdout))
+    assert not before.turned_read_only
+    assert after.turned_read_only, done.stdout
 
 
 def test_a_folder_that_hangs(tmp_path: Path) -> None:

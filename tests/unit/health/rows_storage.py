@@ -169,6 +169,10 @@ ROWS = [
     Row("writable", "mounts_writable", "PASS"),
     Row("turned read-only", "mounts_writable", "FAIL",
         mounts("/dev/nvme0n1p1 rw", "/dev/nvme0n1p1 ro"), action="reboot", says="/ (/dev/nvme0"),
+    Row("turned read-only by a new kernel", "mounts_writable", "FAIL", mounts(
+        "rw,discard,errors=remount-ro", "rw,errors=remount-ro,emergency_ro"), action="reboot"),
+    Row("an image of a user", "mounts_writable", "PASS",
+        mounts("/dev/nvme0n1p1 rw", "/dev/loop5 ro")),
     Row("mounted so", "mounts_writable", "PASS", mounts(
         "/ rw,relatime shared:1 - ext4 /dev/nvme0n1p1 rw",
         "/ ro,relatime shared:1 - ext4 /dev/nvme0n1p1 ro")),
