@@ -87,32 +87,34 @@ def phase_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def phases(journal: Sequence[Mapping[str, Any]], fault_at: float) -> dict[str, float]:
+PARTS = {
+    "incident": "detect",
+    "attempt_ended": "clean",
+    "requeued": "ask",
+    "supervisor_started": "scheduler",
+    "gate": "gate",
+    "attempt_started": "pick",
+}
+
+
+def phases(
+    journal: Sequence[Mapping[str, Any]], fault_at: float, back_at: float
+) -> dict[str, float]:
     """Where the first recovery after a fault spent its time, from the journal's own events.
 
     Returns:
-        {part: seconds}, in order; they add up to the time from the fault to the first training
-        step. `scheduler` is from the requeue to the new supervisor, Slurm's part.
+        {part: seconds}, in order; they add up to the time from the fault to the next training step.
+        `scheduler` ends with the new supervisor: Slurm's part. `start`: Python, torch, the ranks.
     """
-    names = {
-        "incident": "detect",
-        "requeued": "ask",
-        "supervisor_started": "scheduler",
-        "gate": "gate",
-        "attempt_started": "pick",
-        "first_step": "start",
-    }
+    marks = [
+        (float(entry.get("detected_at") or entry["time"]), PARTS[str(entry["event"])])
+        for entry in journal
+        if entry["event"] in PARTS
+    ]
     found: dict[str, float] = {}
     last = fault_at
-    for entry in journal:
-        event = str(entry["event"])
-        at = float(entry.get("detected_at") or entry.get("step_time") or entry["time"])
-        if entry["time"] <= fault_at or event not in (*names, "attempt_ended"):
-            continue
-        name = "clean" if event == "attempt_ended" else names[event]
-        if at > last:
-            found[name] = found.get(name, 0.0) + at - last
-            last = at
-        if event == "first_step":
-            break
+    # By time: what the guards saw is told later, by the next supervisor.
+    for at, name in [*sorted(m for m in marks if fault_at < m[0] < back_at), (back_at, "start")]:
+        found[name] = found.get(name, 0.0) + at - last
+        last = at
     return found

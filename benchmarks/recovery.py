@@ -90,7 +90,8 @@ def one(bench: Bench, job: Job, fault: str) -> tuple[float | None, dict[str, flo
     assert fault in FAULTS
     job.wait_step(FAULT_STEP)
     at, took = recovery_s(job, fault)
-    phases = figures.phases(read_lines(job.run_dir / "journal.jsonl"), at)
+    journal = read_lines(job.run_dir / "journal.jsonl")
+    phases = figures.phases(journal, at, at + took) if journal and took is not None else {}
     job.cancel()
     bench.repair()
     return took, phases
