@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -47,6 +48,7 @@ class Campaign:
 
     def _recipe(self, one: Twin, tell: Tell) -> list[Row]:
         """All faults that a recipe can meet, by as many clusters as there are."""
+        shutil.rmtree(self.out / one.name, ignore_errors=True)  # an older undisturbed run, too
         jobs: queue.Queue[Fault] = queue.Queue()
         wanted = [fault for fault in self.faults if twin.applies(fault, one)]
         for fault in sorted(wanted, key=lambda fault: -fault.limit_s):  # the longest first

@@ -77,6 +77,9 @@ class Rehearsal:
         row = self._row(fault, stage, calm, time.monotonic() - began)
         if row.problems:
             (place / "story.txt").write_text(story or stage.run.story(), encoding="utf-8")
+        if fault.own_disk:  # the disk goes with the cluster
+            keep = shutil.ignore_patterns("checkpoints")
+            shutil.copytree(stage.run.run_dir, place / "run", ignore=keep)
         tidy(self.cluster)
         return row
 
