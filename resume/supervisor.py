@@ -305,19 +305,14 @@ class Supervisor:
 
 
 def choose(fit: list[str], previous: list[str], wanted: int) -> list[str]:
-    """The nodes to train on: those of the attempt before, in their order, then others.
+    """The nodes to train on: those of the attempt before, then others, in Slurm's order.
 
-    Keeping a node in its place keeps ranks in their place, so caches on local disks stay useful.
+    Slurm puts the ranks of a step on its nodes in its own order, whatever --nodelist says; the
+    first of these nodes has rank 0, and the address that all ranks are given.
     """
     kept = [name for name in previous[:wanted] if name in fit]
     others = [name for name in fit if name not in kept]
-    chosen: list[str] = []
-    for name in previous[:wanted]:
-        if name in kept:
-            chosen.append(name)
-        elif others:
-            chosen.append(others.pop(0))
-    return (chosen + others)[:wanted]
+    return sorted((kept + others)[:wanted], key=fit.index)
 
 
 def wanted_nodes(recipe: Recipe, allocated: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ PLAIN = """\
 file=state.$RANK
 step=$(cat "$file" 2>/dev/null || echo 0)
 echo "rank $RANK of $WORLD_SIZE from $step on $(hostname), GPUs $CUDA_VISIBLE_DEVICES"
+((RANK)) || echo "rank 0 is at $(hostname -i), the others look at $MASTER_ADDR"
 until ((step == ${1:-40})); do sleep 0.2 && step=$((step + 1)) && echo "$step" >"$file"; done
 """
 
@@ -137,6 +139,9 @@ def test_lost_batch_host_brings_the_script_back_where_it_was(
     assert said.count("first line\n") == 2  # two ranks, once
     assert run.journal(1)[-1]["event"] == "done"
     assert "takeover" in said
+    found = re.findall(r"rank 0 is at (\S+), the others look at (\S+)", said)
+    assert len(found) == 2
+    assert all(own == given for own, given in found)
 
 
 def test_template_for_srun_runs_as_it_is(
