@@ -28,6 +28,8 @@ def _add_check(verbs: argparse._SubParsersAction[Any]) -> None:
     form.add_argument("--nagios", action="store_true", help="one line, exit code 0, 1, 2 or 3")
     form.add_argument("--list", action="store_true", help="say what the checks are, make none")
     form.add_argument("--learn", action="store_true", help="print the profile of this good node")
+    parser.add_argument("--result", action="store_true", help="end with a HEALTH_CHECK_RESULT line")
+    parser.add_argument("--prometheus", metavar="FILE", type=Path, help="for node_exporter")
     parser.add_argument("--act", action="store_true", help="drain this node when hardware failed")
     parser.add_argument("--dry-run", action="store_true", help="with --act: say it, do not do it")
     parser.add_argument("--profile", metavar="NAME", help="what a fit node has (site: profile)")

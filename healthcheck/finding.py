@@ -7,9 +7,9 @@ and make a `Finding` of it, so that no check decides what is done to a node.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Optional
+from typing import Any, Literal, Optional, cast, get_args
 
 Status = Literal["PASS", "WARN", "FAIL", "SKIP", "UNKNOWN"]
 """SKIP: does not apply here. UNKNOWN: the probe failed; counts neither as passed nor as failed."""
@@ -63,6 +63,26 @@ class Finding:
             "value": self.value,
             "checksum": self.checksum,
         }
+
+
+def read_finding(value: Mapping[str, Any]) -> Optional[Finding]:
+    """The finding that an object of `as_json` was; None: it is none. Its fix is not carried."""
+    check, status, class_, action = (value.get(k) for k in ("check", "status", "class", "action"))
+    known = zip((status, class_, action), (Status, Class, Action))
+    if not isinstance(check, str) or not all(word in get_args(words) for word, words in known):
+        return None
+    when, gpu = value.get("time"), value.get("gpu")
+    return Finding(
+        check=check,
+        status=cast("Status", status),
+        class_=cast("Class", class_),
+        action=cast("Action", action),
+        detail=plain(str(value.get("detail", ""))),
+        fix="",
+        gpu=gpu if isinstance(gpu, str) else None,
+        rule=str(value.get("rule") or check),
+        time=float(when) if isinstance(when, (int, float)) and not isinstance(when, bool) else None,
+    )
 
 
 def plain(text: str, longest: int = LONGEST_DETAIL) -> str:

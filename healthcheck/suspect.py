@@ -11,9 +11,9 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Optional, cast, get_args
+from typing import Any, Literal, Optional
 
-from healthcheck.finding import Action, Class, Finding, Status, plain
+from healthcheck.finding import Action, Class, Finding, plain, read_finding
 
 SHARED_BY = 3
 """So many nodes with the same fault at the same time share its cause: switch, power, storage."""
@@ -124,29 +124,10 @@ def read_findings(text: str) -> Optional[list[Finding]]:
             continue
         if isinstance(value, dict):
             ended = ended or isinstance(value.get("fit"), bool)
-            finding = _finding(value)
+            finding = read_finding(value)
             if finding is not None:
                 findings.append(finding)
     return findings if ended else None
-
-
-def _finding(value: Mapping[str, Any]) -> Optional[Finding]:
-    check, status, class_, action = (value.get(k) for k in ("check", "status", "class", "action"))
-    known = zip((status, class_, action), (Status, Class, Action))
-    if not isinstance(check, str) or not all(word in get_args(words) for word, words in known):
-        return None
-    when, gpu = value.get("time"), value.get("gpu")
-    return Finding(
-        check=check,
-        status=cast("Status", status),
-        class_=cast("Class", class_),
-        action=cast("Action", action),
-        detail=plain(str(value.get("detail", ""))),
-        fix="",
-        gpu=gpu if isinstance(gpu, str) else None,
-        rule=str(value.get("rule") or check),
-        time=float(when) if isinstance(when, (int, float)) and not isinstance(when, bool) else None,
-    )
 
 
 # -- what counts against a node ------------------------------------------------------------------

@@ -17,20 +17,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from healthcheck import watch_state
+from healthcheck import orders, watch_state
 from healthcheck.action_log import ActionLog, default_path
 from healthcheck.drain import update
-from healthcheck.watch_rules import (
+from healthcheck.watch_budget import Budget, budget_left, drains_left, failing_alike
+from healthcheck.watch_records import (
     LOST_REASON,
-    Action,
-    Budget,
+    Ended,
     Record,
     after_command,
     after_verify,
-    budget_left,
-    drains_left,
-    next_action,
+    judge_verify,
 )
+from healthcheck.watch_rules import Action, next_action
 from muster import slurm
 from muster.errors import MusterError, StorageError, UsageError
 from muster.process import run
@@ -45,7 +44,7 @@ MOST_COMMANDS = 16
 class _Running:
     kind: str
     began: float
-    future: Future[Optional[str]]
+    future: Future[Ended]
 
 
 class Watch:
@@ -57,6 +56,7 @@ class Watch:
         self._running: dict[str, _Running] = {}
         self._pool = ThreadPoolExecutor(MOST_COMMANDS)
         self._slurm_silent = False
+        self._hinted: dict[str, str] = {}  # node -> reason that is nearly an order
         self._users = frozenset({"root", "slurm"}) | slurm_user()
 
     def round(self) -> bool:
@@ -76,6 +76,7 @@ class Watch:
         for name in nodes:
             if name not in self._running:
                 self._look(name, nodes)
+            self._hint(nodes[name])
         return True
 
     def finish(self) -> None:
@@ -97,12 +98,24 @@ class Watch:
         else:
             self._act_if_still(name, action, nodes)
 
+    def _hint(self, node: Node) -> None:
+        """Say once what is wrong with an order that was meant."""
+        wrong = orders.near_miss(node)
+        if wrong is None:
+            self._hinted.pop(node.name, None)
+        elif self._hinted.get(node.name) != wrong:
+            self._hinted[node.name] = wrong
+            self._say("near_miss", node.name, wrong)
+
     def _decide(self, node: Node, nodes: dict[str, Node]) -> Action:
-        left = budget_left(node, nodes, self._records, self._site.max_unfit_fraction)
-        record = self._records.get(node.name)
-        drains = drains_left(node, nodes, self._site.max_unfit_fraction)
-        budget = Budget(left, drains, self._users)
-        return next_action(node, record, self._site, time.time(), budget)
+        site, now = self._site, time.time()
+        budget = Budget(
+            left=budget_left(node, nodes, self._records, site.max_unfit_fraction),
+            drain_left=drains_left(node, nodes, site.max_unfit_fraction),
+            alike=failing_alike(node.name, self._records, site.shared_cause_s, now),
+            slurm_users=self._users,
+        )
+        return next_action(node, self._records.get(node.name), site, now, budget)
 
     def _act_if_still(self, name: str, action: Action, nodes: dict[str, Node]) -> None:
         """Read the node again; act only if the same is still right."""
@@ -133,12 +146,12 @@ class Watch:
         else:
             self._keep(name, action.record)  # before the command: it must never be given twice
             self._say(f"{action.kind}_started", name, action.why)
-            self._running[name] = _Running(
-                action.kind, time.monotonic(), self._pool.submit(self._command, action.kind, name)
-            )
+            reason = action.record.reason if action.record else ""
+            future = self._pool.submit(self._command, action.kind, name, reason)
+            self._running[name] = _Running(action.kind, time.monotonic(), future)
 
-    def _command(self, kind: str, name: str) -> Optional[str]:
-        """Run a command of the site; what went wrong, or None."""
+    def _command(self, kind: str, name: str, reason: str) -> Ended:
+        """Run a command of the site to its end."""
         site = self._site
         words, limit_s = {
             "replace": (site.replace_command, site.replace_timeout_s),
@@ -147,9 +160,9 @@ class Watch:
         }[kind]
         done = run([word.replace("{node}", name) for word in words], timeout_s=limit_s)
         if done.ok:
-            return None
+            return judge_verify(reason, done.out) if kind == "verify" else Ended(None)
         said = done.out.strip().splitlines()[-1:] if not done.err.strip() else []
-        return f"exit status {done.rc}: {said[0] if said else done.reason}"[:300]
+        return Ended(f"exit status {done.rc}: {said[0] if said else done.reason}"[:300])
 
     def _collect(self) -> None:
         """Take in the commands that have ended."""
@@ -158,13 +171,16 @@ class Watch:
                 continue
             del self._running[name]
             error = running.future.exception()
-            problem = str(error) if error else running.future.result()
-            after = after_verify if running.kind == "verify" else after_command
-            record = after(self._records[name], problem, time.time())
-            word = "ended" if problem is None else "failed"
+            ended = Ended(str(error)) if error else running.future.result()
+            known, now = self._records[name], time.time()
+            if running.kind == "verify":
+                record = after_verify(known, ended, self._site.verify_pause_s, now)
+            else:
+                record = after_command(known, ended, now)
+            word = "ended" if ended.problem is None else "failed"
             took = round(time.monotonic() - running.began, 3)
             more = {"took_s": took, "failures": record.failures}
-            self._say(f"{running.kind}_{word}", name, problem or "exit status 0", **more)
+            self._say(f"{running.kind}_{word}", name, ended.problem or "exit status 0", **more)
             self._keep(name, record)
 
     def _wait(self, name: str, action: Action) -> None:

@@ -1,59 +1,32 @@
-"""What `muster watch` does about one node next: a pure function of what Slurm and the record say.
-
-    silent -> drained -> acting -> booting -> verifying -> verified -> returning -> (forgotten)
-                 ^                    |           |
-                 +--- failed, later --+-----------+        three failures: gave_up
+"""What the watch does next with a node: a pure function of what Slurm and the record say.
 
 Everything that acts is decided twice, on a node read again in between, so a reason that somebody
-changed meanwhile stops it.
+changed meanwhile stops it. The phases are in watch_records.py.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Optional
 
+from healthcheck import orders
 from healthcheck import reason as reasons
-from healthcheck.drain import TRANSITIONAL, limit
+from healthcheck.drain import TRANSITIONAL
+from healthcheck.orders import FAIL_STATES, Verb
+from healthcheck.watch_budget import Budget
+from healthcheck.watch_records import MOST_FAILURES, PASSES, Record, did_not_help, enter
 from muster.site import Site
 from muster.slurm import Node
 
-Phase = Literal[
-    "silent", "drained", "acting", "booting", "verifying", "verified", "returning", "gave_up"
-]
-Verb = Literal["replace", "reboot"]
 Kind = Literal[
     "none", "wait", "forget", "drain", "replace", "reboot", "verify", "resume", "returned",
     "give_up",
 ]  # fmt: skip
 
-LOST_REASON = "muster:lost_node:hardware:replace"
-MOST_FAILURES = 3
-MOST_VERIFIES = 3
-FIRST_PAUSE_S = 10.0
-LONGEST_PAUSE_S = 600.0
 RETURN_S = 120.0  # how long a node may take to answer again after it was returned
 _BOOT_SLACK_S = 2.0  # Slurm computes the boot time from an uptime in whole seconds
 _BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
-_UNDERWAY = frozenset({"acting", "booting", "verifying", "verified", "returning"})
-
-
-@dataclass(frozen=True)
-class Record:
-    """What the watch knows about one node; kept in the state file."""
-
-    phase: Phase
-    since: float  # of this phase
-    began: float  # of the whole case
-    reason: str
-    boot_before: Optional[float] = None
-    acted_at: Optional[float] = None
-    failures: int = 0
-    verifies: int = 0
-    not_before: float = 0.0
-    said: str = ""  # the last thing that was logged while waiting
 
 
 @dataclass(frozen=True)
@@ -67,22 +40,15 @@ class Action:
 
 @dataclass(frozen=True)
 class _Case:
-    """A node that muster drained, and all that decides about it but the record."""
+    """A node that muster drained or a person ordered, and all that decides but the record."""
 
     node: Node
-    ours: reasons.Reason
+    check: str
+    wanted: str  # the action that its reason asks for
+    ordered: bool  # by a person
     site: Site
     now: float
     budget: Budget
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How many more nodes of this node's partitions may be acted on now."""
-
-    left: int
-    drain_left: int = 1  # how many more may be drained: many lost at once have a shared cause
-    slurm_users: frozenset[str] = frozenset({"root", "slurm"})
 
 
 def boot_time(node: Node) -> Optional[float]:
@@ -91,28 +57,6 @@ def boot_time(node: Node) -> Optional[float]:
         return time.mktime(time.strptime(node.boot_time, "%Y-%m-%dT%H:%M:%S"))
     except (ValueError, OverflowError):
         return None
-
-
-def budget_left(
-    node: Node, nodes: Mapping[str, Node], records: Mapping[str, Record], fraction: float
-) -> int:
-    """The smallest budget of the node's partitions, less what is under way in each."""
-    left = [limit(1, fraction)] if not node.partitions else []
-    for partition in node.partitions:
-        members = [name for name, n in nodes.items() if partition in n.partitions]
-        busy = sum(1 for m in members if m in records and records[m].phase in _UNDERWAY)
-        left.append(limit(len(members), fraction) - busy)
-    return min(left)
-
-
-def drains_left(node: Node, nodes: Mapping[str, Node], fraction: float) -> int:
-    """The smallest limit of the node's partitions, less what muster has drained in each."""
-    left = [limit(1, fraction)] if not node.partitions else []
-    for partition in node.partitions:
-        members = [n for n in nodes.values() if partition in n.partitions]
-        drained = [n for n in members if "DRAIN" in n.states and reasons.read(n.reason)]
-        left.append(limit(len(members), fraction) - len(drained))
-    return min(left)
 
 
 def next_action(
@@ -127,45 +71,29 @@ def next_action(
         now: Unix time.
         budget: what may be started.
     """
-    if node.states & TRANSITIONAL:
+    if site.hyperpod_repairs:
+        return _forget(record, "HyperPod repairs it")
+    order = orders.read(node)
+    if node.states & (TRANSITIONAL - FAIL_STATES if order else TRANSITIONAL):
         return _wait(record, "its state is " + "+".join(sorted(node.states)))
+    if order:
+        return _drained(_Case(node, "an order", order, True, site, now, budget), record)
+    if "DRAIN" not in node.states:
+        return _in_service(node, record, site, now, budget)
     ours = reasons.read(node.reason)
-    if "DRAIN" in node.states:
-        if ours is None:
-            return _forget(record, "somebody else drained it")
-        return _drained(_Case(node, ours, site, now, budget), record)
+    if ours is None:
+        return _forget(record, "somebody else drained it")
+    return _drained(_Case(node, ours.check, ours.action, False, site, now, budget), record)
+
+
+def _in_service(
+    node: Node, record: Optional[Record], site: Site, now: float, budget: Budget
+) -> Action:
     if record and record.phase == "returning" and not node.states & {"DOWN", "ERROR"}:
         return _returning(node, record, now)
     if _lost(node, budget):
         return _silent(node, record, site, now, budget)
     return _forget(record, "it is not drained by muster any more")
-
-
-def after_command(record: Record, problem: Optional[str], now: float) -> Record:
-    """The record after replace or reboot ended; `problem` None: accepted."""
-    return _enter(record, "booting", now) if problem is None else _failed(record, now)
-
-
-def after_verify(record: Record, problem: Optional[str], now: float) -> Record:
-    """The record after the verify command ended: verified, tried again later, or a failure."""
-    if problem is None:
-        return _enter(record, "verified", now)
-    verifies = record.verifies + 1
-    if verifies >= MOST_VERIFIES:
-        return _failed(record, now)
-    waiting = _enter(record, "booting", now)
-    return replace(waiting, verifies=verifies, not_before=now + _pause(verifies))
-
-
-def after_restart(record: Record) -> Record:
-    """The record of a watch that starts again.
-
-    A command whose end nobody saw counts as given, so that nothing is replaced twice; a new boot
-    will show, or its absence.
-    """
-    if record.phase in ("acting", "verifying", "verified"):
-        return replace(record, phase="booting")
-    return record
 
 
 def _drained(case: _Case, record: Optional[Record]) -> Action:
@@ -184,22 +112,38 @@ def _drained(case: _Case, record: Optional[Record]) -> Action:
 
 
 def _may_act(case: _Case, record: Record) -> Action:
-    if case.ours.action in ("none", "drain"):
+    if case.wanted in ("none", "drain"):
         return _wait(record, "a person decides: its reason asks for nothing else")
     if record.failures >= MOST_FAILURES:
         why = f"{record.failures} attempts failed; look at it, then undrain it by hand"
-        return Action("give_up", why, _enter(record, "gave_up", case.now))
-    verb: Verb = "replace" if case.ours.action == "replace" else "reboot"
+        return Action("give_up", why, enter(record, "gave_up", case.now))
+    verb, why = _cure(case, record)
     why_not = _held_back(case, record, verb)
     if why_not:
         return _wait(record, why_not)
     acting = replace(
-        _enter(record, "acting", case.now),
+        enter(record, "acting", case.now),
+        verb=verb,
         acted_at=case.now,
         boot_before=boot_time(case.node),
+        boot_id=None,
         verifies=0,
+        passes=0,
     )
-    return Action(verb, f"drained for {case.ours.check}", acting)
+    return Action(verb, why, acting)
+
+
+def _cure(case: _Case, record: Record) -> tuple[Verb, str]:
+    """What to do, and why: what the reason asks for, and more where a reboot did not help.
+
+    A person who ordered a reboot gets no replacement: it would destroy the node's disks.
+    """
+    why = f"drained for {case.check}" if not case.ordered else f"by order: {case.node.reason}"
+    if case.wanted == "replace":
+        return "replace", why
+    if record.reboots and case.site.replace_command and not case.ordered:
+        return "replace", f"{why}; a reboot did not help"
+    return "reboot", why
 
 
 def _held_back(case: _Case, record: Record, verb: Verb) -> Optional[str]:
@@ -212,6 +156,8 @@ def _held_back(case: _Case, record: Record, verb: Verb) -> Optional[str]:
         return "a job runs on it"
     if case.budget.left <= 0:
         return "as many nodes are under way as the budget allows"
+    if case.budget.alike and not case.ordered:
+        return case.budget.alike
     return None
 
 
@@ -221,15 +167,17 @@ def _booted(node: Node, record: Record, site: Site, now: float) -> Action:
     if not ready:
         if now - acted_at > site.replace_timeout_s:
             why = f"no new boot within {site.replace_timeout_s:.0f} s"
-            return Action("wait", why, _failed(record, now))
+            return Action("wait", why, did_not_help(record, now))
         return _wait(replace(record, phase="booting"), "it has not come back with a new boot yet")
     if record.phase == "verified":
-        return Action("resume", "verified", _enter(record, "returning", now))
+        return Action("resume", "verified", enter(record, "returning", now))
     if not site.verify_command:
         return _wait(record, "the site file has no verify_command; look at it and undrain it")
     if now < record.not_before:
-        return _wait(record, f"a pause after {record.verifies} failed verifications")
-    return Action("verify", "it has a new boot", _enter(record, "verifying", now))
+        what = f"{record.verifies} failed verifications" if record.verifies else "a verification"
+        return _wait(record, f"a pause after {what}")
+    why = f"it has a new boot; {record.passes} of {PASSES} verifications passed"
+    return Action("verify", why, enter(record, "verifying", now))
 
 
 def _new_boot(node: Node, record: Record, acted_at: float) -> bool:
@@ -263,23 +211,11 @@ def _silent(node: Node, record: Optional[Record], site: Site, now: float, budget
     said = node.reason or "down without a reason"
     if now - record.since <= site.lost_after_s:
         return _wait(record, f"Slurm says: {said}")
+    if budget.alike:
+        return _wait(record, budget.alike)
     if budget.drain_left <= 0:
         return _wait(record, "muster has drained as many nodes as it may: is it the network?")
     return Action("drain", f"Slurm says since {now - record.since:.0f} s: {said}", record)
-
-
-def _failed(record: Record, now: float) -> Record:
-    failures = record.failures + 1
-    again = _enter(record, "drained", now)
-    return replace(again, failures=failures, verifies=0, not_before=now + _pause(failures))
-
-
-def _pause(count: int) -> float:
-    return float(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 4 ** (count - 1)))
-
-
-def _enter(record: Record, phase: Phase, now: float) -> Record:
-    return replace(record, phase=phase, since=now, said="")
 
 
 def _wait(record: Optional[Record], why: str) -> Action:

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
-from healthcheck.watch_rules import Phase, Record, after_restart
+from healthcheck.watch_records import Phase, Record, after_restart
 from muster.errors import CreateError, DataError, StorageError, TemporaryError
 
 

@@ -45,6 +45,11 @@ class Site:
     reboot_command: list[str] = field(default_factory=list)
     verify_command: list[str] = field(default_factory=list)
     replace_timeout_s: float = 3600.0
+    strikes_path: Optional[Path] = None  # shared folder: strikes follow a GPU to another node
+    verify_pause_s: float = 10.0  # between the three verifications of a node
+    shared_cause_s: float = 300.0  # three nodes that fail alike within it share a cause
+    hyperpod_repairs: bool = False  # HyperPod's own agent reboots and replaces nodes
+    on_node_command: list[str] = field(default_factory=list)  # runs words on a node, as root
 
 
 def load_site(path: Optional[Path] = None) -> Site:

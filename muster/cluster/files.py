@@ -25,9 +25,15 @@ SCRIPTS = {
     "bin/bmc": "bmc.sh",
     "bin/on-node": "on_node.sh",
     "bin/nvidia-smi": "nvidia_smi.sh",
-    "hooks/health.sh": "health.sh",
     "hooks/reboot.sh": "reboot.sh",
 }
+SLURM_SCRIPTS = (
+    "health_check.sh",
+    "muster_health.sh",
+    "prolog.d/muster_health.sh",
+    "epilog.d/muster_health.sh",
+)
+"""Of the checkout's slurm/, as a site installs them; they read muster.env beside them."""
 PRIVATE_FOLDERS = ("state", "disks", "requests")
 SPANK_PLUGIN = "slurm/spank/auto_resume.so"
 """Installed in the cluster if somebody has built it: make -C slurm/spank."""
@@ -64,6 +70,10 @@ def write(folder: Path, shape: Shape, owner: Owner, python: str, checkout: str) 
         (folder / "nodes" / name).mkdir(mode=0o755)
     for target, source in SCRIPTS.items():
         _put(folder / target, _script(source), 0o755)
+    for name in SLURM_SCRIPTS:
+        (folder / "hooks" / name).parent.mkdir(mode=0o755, exist_ok=True)
+        _put(folder / "hooks" / name, (Path(checkout) / "slurm" / name).read_text(), 0o755)
+    _put(folder / "hooks/muster.env", muster_env(folder))
     _put(folder / "bin/muster", muster_wrapper(python, checkout), 0o755)
     _put(folder / "etc/slurm.conf", slurm_conf(folder, shape, owner))
     _put(folder / "etc/gres.conf", gres_conf(folder, shape))
@@ -118,7 +128,7 @@ def slurm_conf(folder: Path, shape: Shape, owner: Owner) -> str:
         "JobRequeue": "1",
         # A node may claim more CPUs than this machine has.
         "SlurmdParameters": "config_overrides",
-        "HealthCheckProgram": f"{at}/hooks/health.sh",
+        "HealthCheckProgram": f"{at}/hooks/health_check.sh",
         "HealthCheckInterval": "5",
         "HealthCheckNodeState": "ANY",
         "RebootProgram": f"{at}/hooks/reboot.sh",
@@ -186,6 +196,9 @@ def site_yaml(folder: Path, shape: Shape) -> str:
         "scratch_min_free_bytes": 1 << 20,
         "max_unfit_fraction": 0.5,
         "replace_timeout_s": 60,
+        "verify_pause_s": 0,
+        "shared_cause_s": 1,
+        "on_node_command": [on_node, "{node}"],
         "lost_after_s": 3,
         "lease_s": 4,
     }
@@ -203,6 +216,22 @@ def world_env(shape: Shape, owner: Owner) -> str:
             f"FIRST_ADDRESS={shape.address('n1').rpartition('.')[2]}",
             f"GPUS={shape.gpus}",
             f"BOOT_S={shape.boot_s:g}",
+            "",
+        ]
+    )
+
+
+def muster_env(folder: Path) -> str:
+    """What Slurm's programs on the nodes need to know, as bash: Slurm tells them nothing."""
+    at = shlex.quote(str(folder))
+    return "\n".join(
+        [
+            f"PATH={at}/bin:$PATH",
+            f"SLURM_CONF={at}/etc/slurm.conf",
+            f"MUSTER_SITE={at}/site.yaml",
+            f"MUSTER_LOG_DIR={at}/log",
+            f"MUSTER_STATE_DIR={at}/local/muster",
+            f"HEALTH_LOG={at}/log/health-$(hostname).log",
             "",
         ]
     )

@@ -215,7 +215,7 @@ def test_on_node_is_like_ssh(cluster: LocalCluster) -> None:
 
 
 def test_a_broken_checker_harms_no_node(cluster: LocalCluster) -> None:
-    hook = cluster.folder.path / "hooks/health.sh"
+    hook = cluster.folder.path / "hooks/health_check.sh"
     assert cluster.exec(["env", "-i", "SLURMD_NODENAME=n1", str(hook)], node="n1").rc == 0
     assert set(cluster.states().values()) == {"idle"}
 

@@ -18,6 +18,7 @@ Make = Callable[..., LocalCluster]
 
 pytestmark = pytest.mark.cluster
 
+BACK = ["verify_started", "verify_ended"] * 3 + ["resumed", "returned"]
 UNFIT = "muster:gpu_count:hardware:replace by hand boot=00112233"
 
 
@@ -93,10 +94,7 @@ def test_a_node_that_lost_power_is_replaced_and_returns(place: Place, until: Unt
     with place.watching():
         place.cluster.node("kill", "n2")
         until(lambda: "returned" in place.names("n2"))
-    assert place.names("n2") == [
-        "drained", "replace_started", "replace_ended", "verify_started", "verify_ended",
-        "resumed", "returned",
-    ]  # fmt: skip
+    assert place.names("n2") == ["drained", "replace_started", "replace_ended", *BACK]
     until(lambda: place.cluster.states()["n2"] == "idle")
     assert place.boot("n2") != before
     assert "Reason=" not in place.shown("n2")
@@ -207,6 +205,50 @@ def test_a_node_with_a_job_waits_for_its_end(place: Place, until: Until, tmp_pat
     until(lambda: place.cluster.states()["n1"] == "drained")
     place.once()
     assert place.names("n1") == ["replace_started", "replace_ended"]
+
+
+def test_an_order_of_a_person_is_obeyed_and_one_that_is_nearly_right_is_explained(
+    place: Place, until: Until
+) -> None:
+    """HyperPod's words, typed while a job runs: it goes on, and then the node is replaced."""
+    before = place.boot("n1")
+    submit = ["sbatch", "-w", "n1", "-o", "/dev/null", "--wrap", "sleep 600"]
+    assert place.cluster.exec(submit).ok
+    until(lambda: place.cluster.states()["n1"] in ("allocated", "mixed"))
+    for reason in ("action:replace.", "Action:Replace"):
+        update = ["scontrol", "update", "nodename=n1", "state=fail", f"reason={reason}"]
+        assert place.cluster.exec(update).ok
+        place.once()
+    near, waits = place.events("n1")
+    assert near["event"] == "near_miss"
+    assert near["why"].endswith('scontrol update nodename=n1 state=fail reason="Action:Replace"')
+    assert (waits["event"], waits["why"]) == ("waits", "a job runs on it")
+    assert place.cluster.exec(["squeue", "-h", "-o", "%T"]).out == "RUNNING\n"
+    assert place.boot("n1") == before
+    place.cluster.exec(["scancel", "--state=RUNNING"])
+    with place.watching():
+        until(lambda: "returned" in place.names("n1"))
+    assert place.names("n1") == ["near_miss", "replace_started", "replace_ended", *BACK]
+    assert place.boot("n1") != before
+    until(lambda: place.cluster.states()["n1"] == "idle")
+
+
+@pytest.mark.slow
+def test_a_reboot_that_does_not_help_ends_in_a_replacement(place: Place, until: Until) -> None:
+    """A GPU that is still gone after the reboot fails three verifications."""
+    gpus = place.cluster.folder.path / "nodes/n1/gpus"
+    place.cluster.node("gpu-break", "n1", gpu=2, how="gone")
+    before = gpus.read_text()
+    place.drain("n1", UNFIT.replace("replace", "reboot"))
+    with place.watching():
+        until(lambda: "returned" in place.names("n1"), limit_s=180)
+    names = place.names("n1")
+    assert names[:2] == ["reboot_started", "reboot_ended"]
+    assert names.count("verify_failed") == 3
+    assert names[-10:] == ["replace_started", "replace_ended", *BACK]
+    (replaced,) = [line for line in place.events("n1") if line["event"] == "replace_started"]
+    assert replaced["why"].endswith("a reboot did not help")
+    assert gpus.read_text() != before
 
 
 def test_a_watch_that_was_killed_does_not_replace_twice(place: Place, until: Until) -> None:

@@ -277,7 +277,7 @@ def test_json_lines(run: Callable[[FakeNode], Run], tmp_path: Path) -> None:
 
 def test_many_reasons_stay_on_one_short_line() -> None:
     bad = [judge("gpu_count", Result("FAIL", "x" * 999), "n3")] * 50
-    lines = output.as_json(bad, "n" * 60, BOOT_ID, bad)
+    lines = output.as_json(output.Report("n" * 60, BOOT_ID, "gate", bad, bad))
     assert max(map(len, lines)) < 900
     assert json.loads(lines[-1])["unfit"][-1] == "and 45 more"
 

@@ -11,7 +11,8 @@ import pytest
 from healthcheck import reason as reasons
 from healthcheck.action_log import ActionLog
 from healthcheck.drain import act, decide, limit, too_late
-from healthcheck.finding import Finding
+from healthcheck.finding import Action, Finding
+from muster.site import Site
 from muster.slurm import Node
 
 BROKEN = Finding("gpu_count", "FAIL", "hardware", "replace", "shows 7 of 8 GPUs", "replace it")
@@ -46,8 +47,15 @@ ROWS = {
     "reboots": (nodes(n1="IDLE+REBOOT_ISSUED"), "refuse", "its state is"),
     "an old reason is left over": (nodes(n1=("IDLE", "was burnt")), "drain", TEXT),
     "unknown to Slurm": (nodes(0), "refuse", "knows no node n1"),
-    "budget spent": (nodes(n2=("IDLE+DRAIN", TEXT)), "refuse", "partition main has as many"),
+    "budget spent": (nodes(n2=("IDLE+DRAIN", TEXT)), "full", "partition main has as many"),
     "others are out for other reasons": (nodes(n2=("IDLE+DRAIN", "fan"), n3="DOWN"), "drain", TEXT),
+    "ordered by Ann": (nodes(n1=("MIXED+FAIL", "Action:Replace")), "keep", "Action:Replace"),
+    "failing for another reason": (nodes(n1=("MIXED+FAIL", "fan")), "refuse", "its state is FAIL"),
+    "budget spent by an order": (
+        nodes(n2=("IDLE+FAIL", "Action:Reboot")),
+        "full",
+        "partition main has as many",
+    ),
     "budget left": (nodes(20, n2=("IDLE+DRAIN", TEXT)), "drain", TEXT),
 }
 
@@ -55,8 +63,22 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_decide(name: str) -> None:
     known, kind, why = ROWS[name]
-    decision = decide(BROKEN, "00112233", known, "n1", 0.1)
+    decision = decide(BROKEN, "00112233", known, "n1", Site())
     assert (decision.kind, why in decision.why) == (kind, True), decision
+
+
+HYPERPOD = Site(hyperpod_repairs=True)
+
+
+@pytest.mark.parametrize(
+    ("action", "state", "reason"),
+    [("replace", "fail", "Action:Replace"), ("reboot", "fail", "Action:Reboot"),
+     ("reset", "fail", "Action:Reboot"),
+     ("drain", "drain", "muster:gpu_count:hardware:drain shows 7 of 8 GPUs boot=00112233")],
+)  # fmt: skip
+def test_on_hyperpod_its_agent_is_told(action: Action, state: str, reason: str) -> None:
+    decision = decide(replace(BROKEN, action=action), "00112233", nodes(), "n1", HYPERPOD)
+    assert (decision.kind, decision.state, decision.why) == ("drain", state, reason)
 
 
 def test_limit_is_at_least_one() -> None:
@@ -131,8 +153,9 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_drain_and_log(scontrol: Path) -> None:
     log = scontrol / "new/actions.jsonl"
-    said = act(BROKEN, "00112233", "n1", 0.1, ActionLog(log), dry_run=False)
-    assert said == f"node n1 is drained: {TEXT}"
+    outcome = act(BROKEN, "00112233", "n1", Site(), ActionLog(log), dry_run=False)
+    assert outcome.kind == "drained"
+    assert outcome.said == f"node n1 is drained: {TEXT}"
     assert (scontrol / "updates").read_text() == f"update nodename=n1 state=drain reason={TEXT}\n"
     line = json.loads(log.read_text())
     assert (line["event"], line["node"], line["why"]) == ("drained", "n1", TEXT)
@@ -140,18 +163,28 @@ def test_drain_and_log(scontrol: Path) -> None:
 
 
 def test_dry_run_updates_nothing(scontrol: Path) -> None:
-    said = act(BROKEN, "00112233", "n1", 0.1, ActionLog(scontrol / "log"), dry_run=True)
-    assert said == f"node n1 would be drained: {TEXT}"
+    outcome = act(BROKEN, "00112233", "n1", Site(), ActionLog(scontrol / "log"), dry_run=True)
+    assert outcome.kind == "would"
+    assert outcome.said == f"node n1 would be drained: {TEXT}"
     assert not (scontrol / "updates").exists()
     assert not (scontrol / "log").exists()
+
+
+def test_on_hyperpod_the_node_fails_and_its_job_goes_on(scontrol: Path) -> None:
+    log = scontrol / "actions.jsonl"
+    act(BROKEN, None, "n1", HYPERPOD, ActionLog(log), dry_run=False)
+    said = "update nodename=n1 state=fail reason=Action:Replace\n"
+    assert (scontrol / "updates").read_text() == said
+    line = json.loads(log.read_text())
+    assert (line["check"], line["detail"]) == ("gpu_count", "shows 7 of 8 GPUs")
 
 
 def test_a_refusal_is_logged_once(scontrol: Path) -> None:
     (scontrol / "shown").write_text(SHOWN.format(state="IDLE+DRAIN", reason="fan"))
     log = ActionLog(scontrol / "log")
     for _ in range(3):
-        said = act(BROKEN, None, "n1", 0.1, log, dry_run=False)
-        assert said == "node n1 is not drained: it is out of service already: fan"
+        outcome = act(BROKEN, None, "n1", Site(), log, dry_run=False)
+        assert outcome.said == "node n1 is not drained: it is out of service already: fan"
     assert len((scontrol / "log").read_text().splitlines()) == 1
     assert not (scontrol / "updates").exists()
 
@@ -162,9 +195,9 @@ def test_when_slurm_does_not_answer_nothing_is_done(scontrol: Path, shown: str |
         (scontrol / "shown").unlink()
     else:
         (scontrol / "shown").write_text(shown)
-    said = act(BROKEN, None, "n1", 0.1, ActionLog(scontrol / "log"), dry_run=False)
-    assert said is not None
-    assert "not drained" in said
+    outcome = act(BROKEN, None, "n1", Site(), ActionLog(scontrol / "log"), dry_run=False)
+    assert outcome.kind == "refused"
+    assert "not drained" in (outcome.said or "")
     assert not (scontrol / "updates").exists()
 
 

@@ -10,17 +10,20 @@ from pathlib import Path
 import pytest
 
 from healthcheck import watch_state
-from healthcheck.watch_rules import (
+from healthcheck.watch_budget import Budget, budget_left, failing_alike
+from healthcheck.watch_records import (
+    LOST_REASON,
     MOST_FAILURES,
     MOST_VERIFIES,
-    Budget,
+    PASSES,
+    Ended,
     Record,
     after_command,
     after_restart,
     after_verify,
-    budget_left,
-    next_action,
+    judge_verify,
 )
+from healthcheck.watch_rules import next_action
 from muster.errors import DataError, TemporaryError
 from muster.site import Site
 from muster.slurm import Node
@@ -80,7 +83,41 @@ ROWS = {
     "ours, in maintenance": (node("IDLE+DRAIN+MAINT"), None, SITE, 1, "none", None),
     "ours, reboots already": (
         node("IDLE+DRAIN+REBOOT_ISSUED"), record("drained"), SITE, 1, "wait", "drained"),
+    "ours, failing for others": (node("IDLE+DRAIN+FAIL"), None, SITE, 1, "none", None),
     "ours, powered down": (node("IDLE+DRAIN+POWERED_DOWN"), None, SITE, 1, "none", None),
+    "ordered": (node("IDLE+FAIL", "Action:Replace"), None, SITE, 1, "replace", "acting"),
+    "ordered, reboot": (node("IDLE+FAIL", "Action:Reboot"), None, SITE, 1, "reboot", "acting"),
+    "ordered by setting it down": (
+        node("DOWN", "Action:Replace"), None, SITE, 1, "replace", "acting"),
+    "ordered, a job runs": (
+        node("MIXED+FAIL", "Action:Replace"), None, SITE, 1, "wait", "drained"),
+    "ordered, the older word": (
+        node("FAILING", "Action:Reboot"), None, SITE, 1, "reboot", "acting"),
+    "ordered with a drain is no order": (
+        node("IDLE+DRAIN", "Action:Replace"), None, SITE, 1, "none", None),
+    "nearly ordered": (node("IDLE+FAIL", "action:replace"), None, SITE, 1, "none", None),
+    "failing for a person's reason": (node("IDLE+FAIL", "fan"), None, SITE, 1, "none", None),
+    "ordered, in maintenance": (
+        node("IDLE+FAIL+MAINTENANCE", "Action:Replace"), None, SITE, 1, "none", None),
+    "ordered, no budget": (
+        node("IDLE+FAIL", "Action:Replace"), None, SITE, 0, "wait", "drained"),
+    "ordered, new boot": (
+        node("DOWN+FAIL", "Action:Replace", booted=-5), BOOTING, SITE, 1, "verify", "verifying"),
+    "ordered, a reboot did not help": (
+        node("IDLE+FAIL", "Action:Reboot"), record("drained", reason="Action:Reboot", reboots=1),
+        SITE, 1, "reboot", "acting"),
+    "a reboot did not help": (
+        node("IDLE+DRAIN", REBOOT), record("drained", reason=REBOOT, reboots=1), SITE, 1,
+        "replace", "acting"),
+    "a reboot did not help, and nothing else is known": (
+        node("IDLE+DRAIN", REBOOT), record("drained", reason=REBOOT, reboots=1),
+        replace(SITE, replace_command=[]), 1, "reboot", "acting"),
+    "HyperPod repairs": (
+        node("IDLE+FAIL", "Action:Replace"), None, replace(SITE, hyperpod_repairs=True), 1,
+        "none", None),
+    "HyperPod repairs what was ours": (
+        node("IDLE+DRAIN"), record("drained"), replace(SITE, hyperpod_repairs=True), 1,
+        "forget", None),
     "no budget": (node("IDLE+DRAIN"), None, SITE, 0, "wait", "drained"),
     "no command": (
         node("IDLE+DRAIN"), None, replace(SITE, replace_command=[]), 1, "wait", "drained"),
@@ -171,23 +208,77 @@ def test_acting_remembers_the_boot_before_it_acts() -> None:
 def test_failures_pause_longer_and_end_in_giving_up() -> None:
     known, pauses = record("acting"), []
     for _ in range(MOST_FAILURES):
-        known = after_command(known, "exit status 1", NOW)
+        known = after_command(known, Ended("exit status 1"), NOW)
         pauses.append(known.not_before - NOW)
     assert pauses == [10, 40, 160]
     assert next_action(node("IDLE+DRAIN"), known, SITE, NOW, Budget(1)).kind == "give_up"
 
 
 def test_a_failed_verification_is_tried_again_then_counts_as_a_failure() -> None:
-    known = after_command(record("acting", acted_at=NOW - 60), None, NOW)
+    known = after_command(record("acting", acted_at=NOW - 60), Ended(None), NOW)
     assert known.phase == "booting"
     for count in range(1, MOST_VERIFIES):
-        known = after_verify(known, "exit status 1", NOW)
+        known = after_verify(known, Ended("exit status 1"), 0, NOW)
         assert (known.phase, known.verifies, known.failures) == ("booting", count, 0)
         waits = next_action(node("DOWN+DRAIN", booted=-5), known, SITE, NOW, Budget(1))
         assert waits.kind == "wait"
-    known = after_verify(known, "exit status 1", NOW)
+    known = after_verify(known, Ended("exit status 1"), 0, NOW)
     assert (known.phase, known.verifies, known.failures) == ("drained", 0, 1)
-    assert after_verify(record("verifying"), None, NOW).phase == "verified"
+
+
+def passed(known: Record, boot_id: str | None = "b1") -> Record:
+    return after_verify(known, Ended(None, boot_id), 7, NOW)
+
+
+def test_a_node_returns_after_three_passes_in_a_row_in_one_boot() -> None:
+    known = record("verifying")
+    for count in range(1, PASSES):
+        known = passed(known)
+        assert (known.phase, known.passes, known.not_before) == ("booting", count, NOW + 7)
+        booted = node("DOWN+DRAIN", booted=-5)
+        waiting = replace(known, acted_at=NOW - 60, boot_before=NOW - 500)
+        assert next_action(booted, waiting, SITE, NOW, Budget(1)).kind == "wait"
+        assert next_action(booted, waiting, SITE, NOW + 7, Budget(1)).kind == "verify"
+    assert passed(known).phase == "verified"
+    failed = after_verify(known, Ended("exit status 1"), 7, NOW)
+    assert failed.passes == 0
+    assert passed(known, "b2").passes == 1
+    assert passed(after_restart(replace(passed(known), boot_id=None))).passes == 1
+
+
+def test_a_reboot_that_did_not_help_is_counted() -> None:
+    known = replace(BOOTING, verb="reboot", acted_at=NOW - 101)
+    late = next_action(node("DOWN+DRAIN", REBOOT), known, SITE, NOW, Budget(1)).record
+    assert late is not None
+    assert (late.phase, late.reboots, late.failures) == ("drained", 1, 1)
+    for _ in range(MOST_VERIFIES):
+        known = after_verify(known, Ended("unfit"), 0, NOW)
+    assert (known.phase, known.reboots) == ("drained", 1)
+    assert after_command(record("acting", verb="reboot"), Ended("no BMC"), NOW).reboots == 0
+    again = replace(BOOTING, verb="replace", acted_at=NOW - 101)
+    late = next_action(node("DOWN+DRAIN"), again, SITE, NOW, Budget(1)).record
+    assert late is not None
+    assert late.reboots == 0
+
+
+LAST = '{"node": "n1", "boot_id": "%s", "fit": true, "unfit": []}'
+OLD, NEW = "00112233-4444", "aabbccdd-4444"
+
+
+@pytest.mark.parametrize(
+    ("reason", "output", "problem", "told"),
+    [(OURS, LAST % NEW, None, NEW), (OURS, "noise\n" + LAST % NEW + "\nbye {", None, NEW),
+     (OURS, LAST % OLD, "still runs the boot 00112233", OLD),
+     (LOST_REASON, LAST % OLD, None, OLD), ("Action:Replace", LAST % OLD, None, OLD),
+     (OURS, "", None, None), (OURS, LAST % "", None, None), (OURS, "[" * 9999, None, None),
+     (OURS, '{"boot_id": 3}', None, None)],
+)  # fmt: skip
+def test_the_boot_of_the_fault_is_no_new_boot(
+    reason: str, output: str, problem: str | None, told: str | None
+) -> None:
+    ended = judge_verify(reason, output)
+    assert ended.boot_id == told
+    assert ended.problem == problem or (problem and problem in (ended.problem or ""))
 
 
 @pytest.mark.parametrize("phase", ["acting", "verifying", "verified"])
@@ -244,6 +335,33 @@ def test_one_watch_at_a_time(tmp_path: Path) -> None:
         pass
     with watch_state.locked(path):
         pass
+
+
+def test_nodes_that_fail_alike_are_left_alone_for_a_while() -> None:
+    """Three within five minutes, until five minutes after the last of them."""
+    ages = {"n1": -200.0, "n2": -100.0, "n3": -10.0}
+    alike = {name: record("drained", began=NOW + age) for name, age in ages.items()}
+    why = failing_alike("n1", alike, 300, NOW)
+    assert why is not None
+    assert why.startswith("3 nodes show gpu_count at the same time (n1, n2, n3)")
+    assert failing_alike("n1", alike, 300, NOW + 289) == why
+    assert failing_alike("n1", alike, 300, NOW + 291) is None
+    assert failing_alike("n1", alike, 100, NOW) is None
+    assert failing_alike("n4", alike, 300, NOW) is None
+    other = OURS.replace("gpu_count", "gpu_ecc")
+    assert failing_alike("n1", {**alike, "n3": record("drained", reason=other)}, 300, NOW) is None
+    gone = {**alike, "n3": record("booting")}
+    assert failing_alike("n1", gone, 300, NOW) is None
+    lost = {"n1": SILENT, "n2": SILENT, "n3": record("drained", reason=LOST_REASON)}
+    assert "silence" in str(failing_alike("n1", lost, 300, NOW))
+    drained, budget = node("IDLE+DRAIN"), Budget(1, alike=why)
+    assert next_action(drained, None, SITE, NOW, budget).kind == "wait"
+    assert next_action(node("IDLE+FAIL", "Action:Replace"), None, SITE, NOW, budget).kind == (
+        "replace"
+    )
+    silent = node("DOWN", "Not responding")
+    assert next_action(silent, SILENT, SITE, NOW, budget).kind == "wait"
+    assert next_action(silent, SILENT, SITE, NOW, replace(budget, alike=None)).kind == "drain"
 
 
 def test_many_lost_at_once_are_not_drained() -> None:
