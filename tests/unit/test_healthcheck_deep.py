@@ -65,7 +65,7 @@ def test_a_partner_that_hangs_fails_the_pair_and_ends(
     (bin_folder / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{bin_folder}:/usr/bin:/bin")
     python = sick_torch.make(tmp_path / "sick", hosts="nobody")
-    found = check("pair_allreduce", python, "pair", pair_s=20)
+    found = check("pair_allreduce", python, "pair", pair_s=6)
     assert (found.status, found.class_, found.action) == ("FAIL", "network", "none"), found
 
 

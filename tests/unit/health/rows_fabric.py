@@ -151,6 +151,7 @@ ROWS = [
     Row("no program", "efa_provider", "SKIP", lambda n: n.tools.pop("fi_info"), when="gate"),
     Row("no devices", "efa_provider", "SKIP", gone(*range(16)), when="gate"),
     Row("all up", "ib_state", "PASS", mellanox()),
+    Row("no more than needed", "ib_state", "PASS", mellanox(count=8)),
     Row("the ninth is not used", "ib_state", "PASS", mellanox(down(8))),
     Row("one is down at the gate", "ib_state", "FAIL", mellanox(down(3, 8)), action="drain",
         when="gate", says="mlx5_3/1"),

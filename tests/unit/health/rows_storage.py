@@ -155,6 +155,11 @@ ROWS = [
     Row("well", "nvme_smart", "PASS"),
     Row("not reliable", "nvme_smart", "FAIL", said("nvme2", smart(critical_warning=4)),
         action="replace", says="nvme2 that is no longer reliable"),
+    *(
+        Row(f"bit {bit}", "nvme_smart", "FAIL", said("nvme2", smart(critical_warning=bit)),
+            action="replace", says=text)
+        for bit, text in ((1, "spare"), (8, "read-only"), (16, "backup"), (32, "persistent"))
+    ),
     Row("written out", "nvme_smart", "FAIL", said("nvme2", MEDIA), action="replace"),
     Row("hot", "nvme_smart", "WARN", said("nvme2", smart(critical_warning=2))),
     Row("worn", "nvme_smart", "WARN", said("nvme2", smart(percent_used=104)), says="104 %"),
