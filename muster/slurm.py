@@ -17,11 +17,15 @@ from muster.errors import UnavailableError
 from muster.process import run
 
 TIMEOUT_S = 10.0
+_PART = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 _PAIR = re.compile(r"(?:^|\s)([A-Z][A-Za-z_:/]*)=")
 _REASON = re.compile(r"(?P<text>.*?)(?: \[(?P<user>[^@\]\s]+)@(?P<time>[^\]]+)\])?$")
 # These fields stand alone on their line and may hold blanks and equals signs.
 _WHOLE_LINE = ("Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Reason", "Comment", "Extra")
 _REST_OF_LINE = ("JobName",)  # a user's free text, last on its line
+# Ends of a batch script that no person asked for.
+_ENDED = ("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL")
+_NOTHING = ("", "None", "N/A", "Unknown", "(null)")
 _LOST = frozenset({"DOWN", "FAIL", "FAILING", "POWERED_DOWN", "POWERING_DOWN"})
 _CLOSED = frozenset(
     {"DRAIN", "MAINT", "MAINTENANCE", "REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT"}
@@ -41,6 +45,8 @@ class Job:
     requeue: bool
     reason: str = ""
     array_task: Optional[str] = None  # <array>_<task>: the number may mean the whole array
+    start_time: str = ""  # of this run of it, as Slurm prints a time
+    preempted: bool = False  # Slurm has chosen it as a victim; a grace time may still run
 
     @property
     def address(self) -> str:
@@ -49,12 +55,17 @@ class Job:
 
     @property
     def lost_its_script(self) -> bool:
-        """Nobody asked for the end of this job: it runs without a script, or the script died.
+        """No person asked for the end of this job: it runs without a script, or the script died.
 
-        A job that a person cancelled shows no reason while it completes.
+        A job that a person cancelled shows no reason while it completes. One that was preempted or
+        reached its time limit ended as well, but its run has not.
         """
-        failed = self.state in ("COMPLETING", "FAILED") and self.reason not in ("", "None")
-        return self.state == "RUNNING" or failed
+        ended = self.state in ("COMPLETING", *_ENDED) and self.reason not in ("", "None")
+        return self.state in ("RUNNING", "PREEMPTED") or ended or self._preempted_away
+
+    @property
+    def _preempted_away(self) -> bool:
+        return self.preempted and self.state == "COMPLETING"
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,16 @@ class Node:
     def lost(self) -> bool:
         """Slurm has given the node up. NOT_RESPONDING is less: a busy node may miss a ping."""
         return bool(self.states & _LOST)
+
+    def booted_after(self, job: Job) -> bool:
+        """This machine has started since the job did: whatever of it ran here is gone.
+
+        Slurm prints local time in whole seconds, so texts compare as times do; it takes the boot
+        time from an uptime in whole seconds, hence `after` and not `at`.
+        """
+        if self.boot_time in _NOTHING or job.start_time in _NOTHING:
+            return False
+        return self.boot_time > job.start_time
 
     @property
     def closed(self) -> bool:
@@ -115,6 +136,8 @@ def parse_job(block: str, nodes: list[str]) -> Job:
         requeue=values.get("Requeue", "0") == "1" and values.get("BatchFlag", "1") != "0",
         reason=values.get("Reason", ""),
         array_task=f"{array}_{task}" if array and task.isdigit() else None,
+        start_time=values.get("StartTime", ""),
+        preempted=values.get("PreemptTime", "") not in _NOTHING,
     )
 
 
@@ -160,12 +183,26 @@ def _scontrol(*arguments: str, timeout_s: float = TIMEOUT_S) -> str:
 
 
 def hostnames(nodelist: str) -> list[str]:
-    """Write out a Slurm node list such as n[1-3,7]."""
-    if nodelist in ("", "(null)", "None"):
+    """Write out a Slurm node list such as rack[1-2]n[01-03,07],login."""
+    if nodelist in _NOTHING:
         return []
-    if "[" not in nodelist:
-        return nodelist.split(",")
-    return _scontrol("show", "hostnames", nodelist).split()
+    return [name for part in _PART.findall(nodelist) for name in _written_out(part)]
+
+
+def _written_out(part: str) -> list[str]:
+    """One part without a comma outside brackets; leading zeros are kept."""
+    head, opening, rest = part.partition("[")
+    if not opening:
+        return [part]
+    ranges, _, tail = rest.partition("]")
+    numbers: list[str] = []
+    for one in ranges.split(","):
+        first, dash, last = one.partition("-")
+        if dash:
+            numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
+        else:
+            numbers.append(one)
+    return [f"{head}{number}{end}" for number in numbers for end in _written_out(tail)]
 
 
 def show_job(job_id: str) -> Job:

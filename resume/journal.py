@@ -15,12 +15,12 @@ from typing import Any, Optional
 
 from resume.durable import append_line, read_lines
 
-ENDS = frozenset({"done", "stopped", "supervisor_left", "requeued"})
+ENDS = frozenset({"done", "stopped", "supervisor_left", "requeued", "successor_submitted"})
 """Events after which the supervisor is gone on purpose: nobody has to take over."""
 
 
-# Leaving when asked is no failure, and storage has a patience of its own.
-_NOT_COUNTED = ("asked_to_leave", "storage")
+# Waiting has a patience of its own, and leaving when asked is no failure if it got somewhere.
+_NOT_COUNTED = ("storage", "infrastructure", "slurm_away")
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class State:
     same_place: int = 0  # software failures in a row without passing the farthest step
     no_progress: int = 0  # failures of any kind in a row, likewise
     last_nodes: list[str] = field(default_factory=list)
+    blamed: list[str] = field(default_factory=list)  # nodes of failed ranks since the last progress
+    suspects: dict[str, tuple[str, str]] = field(default_factory=dict)  # node: (boot id, why)
     last_event: Optional[str] = None
     unfinished_attempt: Optional[int] = None
     finished: bool = False
@@ -67,6 +69,11 @@ class State:
             self._count(None, repeatable=False)
         elif event == "stopped":  # a person has acted before anything comes after this
             self.same_place = self.no_progress = 0
+            self.blamed, self.suspects = [], {}
+        elif event == "suspect":
+            self.suspects[str(entry["node"])] = (str(entry["boot"]), str(entry["why"]))
+        elif event == "suspect_cleared":
+            self.suspects.pop(str(entry["node"]), None)
         elif event == "attempt_ended":
             self.unfinished_attempt = None
             self._note_end(entry)
@@ -74,10 +81,14 @@ class State:
             self.finished = True
 
     def _note_end(self, entry: dict[str, Any]) -> None:
-        if entry.get("cause") in (None, *_NOT_COUNTED):
-            self._advance(entry.get("last_step"))
+        cause, last_step = entry.get("cause"), entry.get("last_step")
+        got_on = last_step is not None and last_step > self.max_step
+        if cause in (None, *_NOT_COUNTED) or (cause == "asked_to_leave" and got_on):
+            self._advance(last_step)
         else:
-            self._count(entry.get("last_step"), repeatable=bool(entry.get("repeatable")))
+            self._count(last_step, repeatable=bool(entry.get("repeatable")))
+        if cause is not None and entry.get("blamed"):
+            self.blamed.append(str(entry["blamed"]))
 
     def _count(self, last_step: Optional[int], *, repeatable: bool) -> None:
         self._advance(last_step)
@@ -88,6 +99,7 @@ class State:
         if last_step is not None and last_step > self.max_step:
             self.max_step = last_step
             self.same_place = self.no_progress = 0
+            self.blamed = []
 
 
 def fold(entries: Iterable[dict[str, Any]]) -> State:

@@ -28,13 +28,14 @@ def take(run_dir: Path, job: str, restart: int, lease_s: float) -> int:
     """Become the owner; returns the new token.
 
     A restart of the same job takes over at once, because Slurm has ended the old one or it is cut
-    off and fenced by the token. Another job must first see the lease stand still.
+    off and fenced by the token. Another job, or a second start in the same one, must first see the
+    lease stand still.
 
     Raises:
         TemporaryError: another job's supervisor is alive on this run, or starts at this moment.
     """
     owner = read_owner(run_dir)
-    if owner is not None and str(owner["job"]) != job:
+    if owner is not None and (str(owner["job"]) != job or owner.get("restart") == restart):
         before = _lease_text(run_dir)
         time.sleep(lease_s if before else 0)
         if before != _lease_text(run_dir):

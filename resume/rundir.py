@@ -43,14 +43,28 @@ def prepare(run_dir: Path) -> str:
         CreateError: it cannot be created or written.
         StorageError: the disk is full.
     """
-    nonce = uuid.uuid4().hex
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         (run_dir / "logs").mkdir(exist_ok=True)
+        # Once and for all: a second job that is refused must not confuse the guards of the first.
+        nonce = _text(run_dir / "nonce") or uuid.uuid4().hex
         write_whole(run_dir / "nonce", nonce)
+        _check_journal(run_dir / "journal.jsonl")
     except OSError as error:
         raise _explained(run_dir, error) from error
     return nonce
+
+
+def _check_journal(path: Path) -> None:
+    """Appended to once, nothing, so that a journal that cannot be written is said at the start.
+
+    Raises:
+        CreateError: something else stands in its place.
+        OSError: it cannot be opened.
+    """
+    if path.exists() and not path.is_file():
+        raise CreateError(str(path), "is no file", "move it away; it is the memory of the run")
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644))
 
 
 def _explained(run_dir: Path, error: OSError) -> Exception:

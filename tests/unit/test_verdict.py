@@ -45,7 +45,10 @@ ROWS: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "unfit beats the rank's missing data": (
         {"unfit": {"n2": "mount"}, **failed(65)}, "swap", "node_unfit"),
     "lost beats asked to leave": (
-        {"lost": ("n1",), "asked_to_leave": "time_limit"}, "swap", "node_lost"),
+        {"lost": ("n1",), "asked_to_leave": "time_limit"}, "requeue", "node_lost"),
+    "no time for a retry": (
+        {"asked_to_leave": "preempted", "hung_rank": 1, "hung_node": "n2"},
+        "requeue", "asked_to_leave"),
     "config error": (failed(78), "stop", "config"),
     "data missing": (failed(65), "stop", "data"),
     "no such program": (failed(127), "stop", "config"),
@@ -55,8 +58,33 @@ ROWS: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "asked to leave for time": (
         {"asked_to_leave": "time_limit", "exits": OK}, "requeue", "asked_to_leave"),
     "asked to leave, budget spent": (
-        {"asked_to_leave": "time_limit", "no_progress": 99, "attempts": 999},
+        {"asked_to_leave": "time_limit", "no_progress": 99}, "stop", "asked_to_leave"),
+    "asked to leave, but it got further": (
+        {"asked_to_leave": "time_limit", "no_progress": 99, "last_step": 9},
         "requeue", "asked_to_leave"),
+    "killed where memory ran out": (
+        {**failed(137), "blamed_node": "n1", "oom_nodes": ("n1",)}, "retry", "out_of_memory"),
+    "killed, memory ran out elsewhere": (
+        {**failed(137), "blamed_node": "n1", "oom_nodes": ("n2",)}, "retry", "rank_failed"),
+    "memory ran out, but the rank failed by itself": (
+        {**failed(1), "blamed_node": "n1", "oom_nodes": ("n1",)}, "retry", "rank_failed"),
+    "what three nodes show": (
+        {**failed(1), "infrastructure": "3 nodes show the same"}, "wait", "infrastructure"),
+    "a lost node beats what three show": (
+        {"lost": ("n1",), "infrastructure": "3 nodes"}, "swap", "node_lost"),
+    "srun failed, no controller": (
+        {"launcher_rc": 1, "slurm_away": True}, "wait", "slurm_away"),
+    "a rank failed, no controller": (
+        {**failed(1), "slurm_away": True}, "retry", "rank_failed"),
+    "killed on the same node again": (
+        {**failed(139), "blamed_node": "n1", "blamed_before": ("n1",)}, "swap", "rank_failed"),
+    "killed on another node": (
+        {**failed(139), "blamed_node": "n1", "blamed_before": ("n2",)}, "retry", "rank_failed"),
+    "killed on the same node again, no spare": (
+        {**failed(139), "blamed_node": "n1", "blamed_before": ("n1",), "num_usable": 2},
+        "retry", "rank_failed"),
+    "the program failed on the same node again": (
+        {**failed(1), "blamed_node": "n1", "blamed_before": ("n1",)}, "retry", "rank_failed"),
     "asked to leave, unfit node": (
         {"asked_to_leave": "node_unfit", "unfit": {"n1": "x"}, "exits": OK}, "swap", "node_unfit"),
     "hang": ({"hung_rank": 1, "hung_node": "n2", "hung_s": 40.0}, "retry", "hang"),
