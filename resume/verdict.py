@@ -6,7 +6,7 @@ never read: exit codes, node states, beats and files in RUN_DIR decide.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Optional
 
 from muster.recipe import Budget
@@ -16,6 +16,33 @@ EXIT_CANNOT_RUN, EXIT_NOT_FOUND = 126, 127
 PROGRAM_CAUSES = frozenset({"rank_failed", "left_early", "launch_failed"})
 _SIGNALLED = 128  # a shell's exit code for a process that died of signal n is 128 + n
 _TERMINATED = 128 + 15
+_KILLED = 128 + 9
+_MEMORY_FIX = "a smaller batch or model per rank, or more memory for the job (--mem)"
+_PROGRAM_FIX = "read the last lines of the rank's log; the failure repeats, so it is in the program"
+
+CAUSES = {
+    # cause: (kind, ResumeAction of HyperPod for it)
+    "node_lost": ("hardware", "RETRYSTEP"),
+    "node_unfit": ("hardware", "RETRYSTEP"),
+    "batch_host_lost": ("hardware", "RETRYSTEP"),
+    "supervisor_lost": ("scheduler", "RETRYSTEP"),
+    "infrastructure": ("fabric", "NONE"),
+    "slurm_away": ("scheduler", "NONE"),
+    "asked_to_leave": ("scheduler", "NONE"),
+    "rank_failed": ("software", "NONE"),
+    "left_early": ("software", "NONE"),
+    "hang": ("software", "NONE"),
+    "launch_failed": ("scheduler", "NONE"),
+    "out_of_memory": ("out of memory", "NONE"),
+    "storage": ("storage", "NONE"),
+    "data": ("data", "NONE"),
+    "config": ("user", "NONE"),
+}
+"""What kind of trouble a cause is, and what HyperPod's plugin would say: RETRYSTEP restarts, NONE
+ends the job. Here a cause with NONE is tried again too, but only while the run makes progress."""
+
+UNEXPLAINED = frozenset({"rank_failed", "hang", "launch_failed", "left_early", "out_of_memory"})
+"""Causes that a sick node may hide behind."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +63,12 @@ class Evidence:
     hung_node: Optional[str] = None
     hung_s: float = 0.0
     timed_out: bool = False  # the command's own time limit
-    asked_to_leave: Optional[str] = None  # time_limit, node_unfit
+    asked_to_leave: Optional[str] = None  # time_limit, preempted, node_unfit
+    oom_nodes: tuple[str, ...] = ()  # where the kernel has killed for want of memory meanwhile
+    blamed_node: Optional[str] = None  # where the rank to blame ran
+    blamed_before: tuple[str, ...] = ()  # the same of earlier failures without progress since
+    infrastructure: str = ""  # what several nodes show alike, in words
+    slurm_away: bool = False  # the controller does not answer
     last_step: Optional[int] = None
     max_step: int = 0  # of earlier attempts
     same_place: int = 0  # failures so far, this one not counted
@@ -71,13 +103,24 @@ def decide(evidence: Evidence, budget: Budget) -> Verdict:
     may_be_done = e.done_by_exit and e.asked_to_leave is None
     if may_be_done and (all_zero or (not e.exits and e.launcher_rc == 0)):
         return Verdict("done", None, "all ranks exited 0")
-    for judge in (_hardware, _user_error):
-        verdict = judge(e)
-        if verdict is not None:
-            return _within_budget(e, budget, verdict)
-    if e.asked_to_leave is not None:
-        return Verdict("requeue", "asked_to_leave", f"ranks left for {e.asked_to_leave}")
-    return _within_budget(e, budget, _software(e, all_zero=all_zero))
+    verdict = _hardware(e) or _user_error(e)
+    if verdict is None and e.asked_to_leave is not None:
+        verdict = Verdict("requeue", "asked_to_leave", f"ranks left for {e.asked_to_leave}")
+    verdict = verdict or _infrastructure(e) or _software(e, all_zero=all_zero)
+    return _in_time(e, _within_budget(e, budget, _elsewhere(e, verdict)))
+
+
+def _in_time(e: Evidence, verdict: Verdict) -> Verdict:
+    """Where Slurm ends the job soon, there is no time for another attempt in it."""
+    ends = e.asked_to_leave in ("time_limit", "preempted")
+    if ends and verdict.action in ("retry", "swap", "wait"):
+        return replace(verdict, action="requeue")
+    return verdict
+
+
+def unexplained(verdict: Verdict) -> bool:
+    """Whether the health of the nodes has to be looked at before this verdict is believed."""
+    return verdict.action in ("retry", "stop") and verdict.cause in UNEXPLAINED
 
 
 def culprit(exits: dict[int, int]) -> Optional[int]:
@@ -128,6 +171,27 @@ def _user_error(e: Evidence) -> Optional[Verdict]:
     return None
 
 
+def _infrastructure(e: Evidence) -> Optional[Verdict]:
+    """What no node is to blame for: it passes, or a person has to look at it."""
+    if e.infrastructure:
+        fix = "look at what these nodes share: switch, power, storage; then sbatch again"
+        return Verdict("wait", "infrastructure", e.infrastructure, None, fix)
+    nothing_ran = not e.exits and e.launcher_rc is not None and e.last_step is None
+    if e.slurm_away and nothing_ran:
+        why = f"srun ended with {e.launcher_rc}, and the controller does not answer"
+        return Verdict("wait", "slurm_away", why, None, "see 'scontrol ping', then sbatch again")
+    return None
+
+
+def _elsewhere(e: Evidence, verdict: Verdict) -> Verdict:
+    """The second failure on one node without progress is tried on another one, if there is one."""
+    again = verdict.action == "retry" and e.blamed_node in e.blamed_before
+    if again and not verdict.repeatable and e.num_usable > e.num_nodes:
+        why = f"{verdict.why}, on {e.blamed_node} again"
+        return replace(verdict, action="swap", why=why, node=e.blamed_node)
+    return verdict
+
+
 def _software(e: Evidence, *, all_zero: bool) -> Verdict:  # noqa: PLR0911  (a table)
     if e.hung_rank is not None:
         why = f"rank {e.hung_rank} showed no life for {e.hung_s:.0f} s"
@@ -141,6 +205,9 @@ def _software(e: Evidence, *, all_zero: bool) -> Verdict:  # noqa: PLR0911  (a t
     if all_zero:
         why = "all ranks exited 0 without DONE"
         return Verdict("retry", "left_early", why, repeatable=True)
+    if code == _KILLED and e.blamed_node in e.oom_nodes:
+        why = f"rank {e.first_failed} was killed for want of memory on {e.blamed_node}"
+        return Verdict("retry", "out_of_memory", why, None, _MEMORY_FIX, repeatable=True)
     if code is not None:
         why = f"rank {e.first_failed} exited with {code}"
         return Verdict("retry", "rank_failed", why, repeatable=code < _SIGNALLED)
@@ -151,8 +218,8 @@ def _software(e: Evidence, *, all_zero: bool) -> Verdict:  # noqa: PLR0911  (a t
 
 def _within_budget(e: Evidence, budget: Budget, verdict: Verdict) -> Verdict:
     """The same verdict, or stop when trying on is spending GPU hours on nothing."""
-    if verdict.action == "stop" or verdict.cause == "storage":
-        return verdict  # storage has a patience of its own: the supervisor's clock
+    if verdict.action in ("stop", "wait"):
+        return verdict  # waiting has a patience of its own: the supervisor's clock
     progressed = e.last_step is not None and e.last_step > e.max_step
     place = f"training step {max(e.last_step or 0, e.max_step)}"
     if verdict.cause in PROGRAM_CAUSES and not progressed and not budget.retry_blind:
@@ -165,8 +232,12 @@ def _within_budget(e: Evidence, budget: Budget, verdict: Verdict) -> Verdict:
             verdict.cause,
             f"{verdict.why}, {same_place} times without getting past {place}",
             verdict.node,
-            "read the last lines of the rank's log; the failure repeats, so it is in the program",
+            verdict.fix or _PROGRAM_FIX,
         )
+    if no_progress >= budget.no_progress and verdict.cause == "asked_to_leave":
+        why = f"{verdict.why}; {no_progress} times without getting past {place}"
+        fix = "raise --time, or save more often; then sbatch with the same --run-dir"
+        return Verdict("stop", verdict.cause, why, None, fix)
     if no_progress >= budget.no_progress:
         return Verdict(
             "stop",
