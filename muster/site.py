@@ -29,6 +29,7 @@ class Site:
     lost_after_s: float = 10.0  # silence of a node before it counts as lost
     lease_s: float = 15.0  # silence of the supervisor before the guards act
     requeue_wait_s: float = 60.0  # wait for the end that a requeue brings
+    submit_successor: bool = False  # a job that may not be requeued is followed by another
     scratch_path: Path = Path("/tmp")  # noqa: S108  (a site names its local disk here)
     scratch_min_free_bytes: int = 1 << 30
     dcgm_level: int = 3  # of `dcgmi diag` during burn-in, 1 to 4

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
@@ -46,6 +46,7 @@ class Job:
     reason: str = ""
     array_task: Optional[str] = None  # <array>_<task>: the number may mean the whole array
     start_time: str = ""  # of this run of it, as Slurm prints a time
+    submitted: tuple[tuple[str, str], ...] = ()  # options of sbatch that its record shows
     preempted: bool = False  # Slurm has chosen it as a victim; a grace time may still run
 
     @property
@@ -137,8 +138,27 @@ def parse_job(block: str, nodes: list[str]) -> Job:
         reason=values.get("Reason", ""),
         array_task=f"{array}_{task}" if array and task.isdigit() else None,
         start_time=values.get("StartTime", ""),
+        submitted=_submitted(values),
         preempted=values.get("PreemptTime", "") not in _NOTHING,
     )
+
+
+def _submitted(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Options of sbatch that a job's record shows, those that are not set left out."""
+    options = {
+        "job-name": values.get("JobName", ""),
+        "partition": values.get("Partition", ""),
+        "account": values.get("Account", ""),
+        "qos": values.get("QOS", ""),
+        "reservation": values.get("Reservation", ""),
+        "constraint": values.get("Features", ""),
+        "exclude": values.get("ExcNodeList", ""),
+        "nodes": values.get("NumNodes", "").partition("-")[0],
+        "time": values.get("TimeLimit", "").replace("Partition_Limit", ""),
+        "chdir": values.get("WorkDir", ""),
+        "output": values.get("StdOut", ""),
+    }
+    return tuple((name, text) for name, text in options.items() if text not in _NOTHING)
 
 
 def parse_node(block: str) -> Node:
@@ -205,13 +225,13 @@ def _written_out(part: str) -> list[str]:
     return [f"{head}{number}{end}" for number in numbers for end in _written_out(tail)]
 
 
-def show_job(job_id: str) -> Job:
+def show_job(job_id: str, timeout_s: float = TIMEOUT_S) -> Job:
     """The job as it is now.
 
     Raises:
         UnavailableError: Slurm does not answer, or knows no such job.
     """
-    block = _record_of(job_id, _scontrol("show", "job", job_id))
+    block = _record_of(job_id, _scontrol("show", "job", job_id, timeout_s=timeout_s))
     if "JobId" not in fields(block):
         raise UnavailableError(f"scontrol show job {job_id}", "no record", "see 'scontrol ping'")
     return parse_job(block, hostnames(fields(block).get("NodeList", "")))
@@ -223,14 +243,26 @@ def _record_of(job_id: str, text: str) -> str:
     return next((block for block in records if fields(block).get("JobId") == job_id), "")
 
 
-def state_of(job_id: str, timeout_s: float) -> str:
-    """State of a job, for who cannot wait.
+def kill_wait_s() -> float:
+    """Seconds between Slurm's SIGTERM and its SIGKILL; its default while it does not answer."""
+    try:
+        found = re.search(r"^KillWait\s*=\s*(\d+)", _scontrol("show", "config"), re.MULTILINE)
+    except UnavailableError:
+        found = None
+    return float(found[1]) if found else 30.0
 
-    Raises:
-        UnavailableError: Slurm does not answer in time.
-    """
-    block = _record_of(job_id, _scontrol("show", "job", job_id, timeout_s=timeout_s))
-    return fields(block).get("JobState", "UNKNOWN")
+
+def job_from_environment(values: Mapping[str, str]) -> Job:
+    """The job that we run in, as its environment tells: what is known without `scontrol`."""
+    return Job(
+        job_id=values["SLURM_JOB_ID"],
+        state="RUNNING",
+        nodes=hostnames(values.get("SLURM_JOB_NODELIST", "")),
+        batch_host=values.get("SLURMD_NODENAME"),
+        restarts=int(values.get("SLURM_RESTART_COUNT") or 0),
+        command="",
+        requeue=False,
+    )
 
 
 def show_nodes(names: Optional[Iterable[str]] = None) -> dict[str, Node]:

@@ -6,19 +6,28 @@ but what runs on it then is nothing that this supervisor started.
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, Protocol
+from typing import TYPE_CHECKING, Callable, Optional, Protocol
 
 from muster.errors import CreateError
 from muster.site import Site
+from muster.slurm import Node
 from resume.fleet import Fleet
 from resume.nodewatch import NodeWatch
 from resume.rescue import answers
 
+if TYPE_CHECKING:
+    from healthcheck.suspect import Suspect
+
 _REVIVE_S = 3.0
+_SLURM_WAIT_S = 3.0
+_FRESH_S = 10.0
+_SHARED_BY = 3  # so many nodes with the same finding have it from outside
 _SPARE_WAIT_S = 3.0  # a spare that is slow to answer must not hold up a restart
 
 
@@ -31,6 +40,12 @@ class Waiter(Protocol):
     def say(self, text: str) -> None:
         """One line for the person who reads the job's output."""
 
+    def note(self, event: str, **facts: object) -> None:
+        """Write an event into the journal."""
+
+    def suspects(self) -> dict[str, tuple[str, str]]:
+        """{node: (boot id, why)} of nodes that were put out in this or an earlier allocation."""
+
 
 @dataclass
 class Allocation:
@@ -42,6 +57,8 @@ class Allocation:
     run_dir: Path
     waiter: Waiter
     bad: dict[str, str] = field(default_factory=dict)  # node -> reason
+    shared_fault: str = ""  # what so many nodes fail the gate with that none of them is to blame
+    passed_at: float = -_FRESH_S  # when nodes were last asked after a failure
     _revived_at: float = 0.0
 
     def usable(self) -> list[str]:
@@ -51,13 +68,28 @@ class Allocation:
     def answers(self, name: str) -> bool:
         """Whether the node accepts a connection on its slurmd port."""
         node = self.node_watch.nodes.get(name)
-        return node is not None and answers(node)
+        return answers(node if node is not None else Node(name, frozenset(), name))
 
     def condemn(self, name: str, reason: str) -> None:
-        """Never use this node again in this allocation."""
-        if name not in self.bad:
-            self.bad[name] = reason
-            self.waiter.say(f"node {name} is out: {reason}")
+        """Never use this node again in this allocation, nor in a later one before it has booted."""
+        if name in self.bad:
+            return
+        self.bad[name] = reason
+        self.waiter.say(f"node {name} is out: {reason}")
+        boot = self.fleet.boots.get(name)
+        if boot and name not in self.waiter.suspects():
+            self.waiter.note("suspect", node=name, boot=boot, why=reason)
+
+    def _recognise(self, present: Iterable[str]) -> None:
+        """Put out again what was put out before a requeue; welcome what has booted since."""
+        for name in present:
+            boot, why = self.waiter.suspects().get(name, ("", ""))
+            if not why:
+                continue
+            if boot == self.fleet.boots.get(name):
+                self.condemn(name, f"suspect until it boots: {why}")
+            elif name not in self.bad:
+                self.waiter.note("suspect_cleared", node=name, why="it has booted since")
 
     def slurm_knows_the_lost(self) -> bool:
         """Whether Slurm, too, has given up every node that does not answer."""
@@ -91,7 +123,7 @@ class Allocation:
         Raises:
             CreateError: no other node sees RUN_DIR.
         """
-        self.fleet.start(self.usable())
+        self._start_answering()
         views = self.fleet.nodes
         self.waiter.wait_for(
             lambda: all(view.hello for view in views.values()) or not self.fleet.running(),
@@ -109,6 +141,28 @@ class Allocation:
             )
         for name in blind:
             self.condemn(name, f"does not see {self.run_dir}")
+        self._recognise(present)
+
+    def _start_answering(self) -> None:
+        """Start the guards; srun cannot while the controller is away, and no node is to blame."""
+        names = self.usable()
+        self.fleet.start(names)
+        told = False
+        while not self._guards_came() and self.node_watch.away():
+            if not told:
+                self.waiter.say("Slurm does not answer; waiting for it, ranks are not touched")
+            told = True
+            self.waiter.wait_for(lambda: False, _SLURM_WAIT_S)
+            self.fleet.start(names)
+
+    def _guards_came(self) -> bool:
+        """Whether srun holds the guards still once the first has spoken."""
+        views = self.fleet.nodes
+        self.waiter.wait_for(
+            lambda: any(view.hello for view in views.values()) or not self.fleet.running(),
+            self.site.gate_timeout_s,
+        )
+        return any(view.hello for view in views.values())
 
     def gate(self, wanted: int) -> list[str]:
         """Usable nodes that pass the health gate now, in Slurm's order.
@@ -116,14 +170,54 @@ class Allocation:
         srun gives up all guards when it cannot reach one node, so the guards are started again
         without the nodes that did not answer, until they stay.
         """
+        self.shared_fault = ""
         for _ in range(len(self.node_watch.names) + 1):
             self._drop_known_bad()
+            if len(self._fresh()) >= wanted and self.fleet.running():
+                return self._fresh()
             if not self.fleet.running():
                 self.start_guards()
             if self._checked(wanted):
                 break
         views = self.fleet.nodes
         return [name for name in self.usable() if name in views and views[name].gate]
+
+    def _fresh(self) -> list[str]:
+        """Usable nodes that have passed a check just now, after a failure that had no cause yet."""
+        if time.monotonic() - self.passed_at > _FRESH_S:
+            return []
+        views = self.fleet.nodes
+        return [name for name in self.usable() if name in views and views[name].gate]
+
+    def ask_suspects(self, names: Sequence[str], since: float) -> Optional[Suspect]:
+        """Who is to blame for a failure that nothing explains; None: nobody could be asked.
+
+        Args:
+            names: nodes of the attempt.
+            since: when it began, Unix time: what the kernel said before does not count.
+        """
+        if not self.fleet.running():
+            return None
+        from healthcheck.suspect import judge, read_findings  # noqa: PLC0415  (failures only)
+
+        views = self.fleet.nodes
+        self.fleet.check("suspect", since)
+        self.waiter.wait_for(
+            lambda: (
+                all(n in views and views[n].gate is not None for n in names)
+                or not self.fleet.running()
+            ),
+            self.site.gate_timeout_s,
+        )
+        if not self.fleet.running():
+            return None
+        reports = {
+            name: read_findings("\n".join(map(json.dumps, [*view.findings, {"fit": view.gate}])))
+            for name in names
+            if (view := views.get(name)) is not None
+        }
+        self.passed_at = time.monotonic()
+        return judge(reports)
 
     def _checked(self, wanted: int) -> bool:
         """Run the gate on all usable nodes; False when the guards went away meanwhile."""
@@ -141,9 +235,11 @@ class Allocation:
         self.waiter.wait_for(answered, self.site.gate_timeout_s)
         if not self.fleet.running():
             return not names
+        failed = {name: views[name].gate_why for name in names if views[name].gate is False}
+        self.shared_fault = shared_fault(failed)
         for name in names:
             view = views[name]
-            if view.gate is False:
+            if view.gate is False and not self.shared_fault:
                 self.condemn(name, "; ".join(view.gate_why) or "the health check failed")
             elif view.gate is None and self.fleet.silent_s(name) > self.site.lost_after_s:
                 self.condemn(name, "does not respond")
@@ -156,3 +252,20 @@ class Allocation:
                 self.condemn(name, "lost, says Slurm")
             elif reason is not None:
                 self.condemn(name, reason)
+
+
+def shared_fault(failed: Mapping[str, Sequence[str]]) -> str:
+    """What three nodes or more fail the gate with, in words; empty: each has its own fault.
+
+    Args:
+        failed: reasons by node, each "CHECK: DETAIL".
+    """
+    nodes_of: dict[str, list[str]] = {}
+    for name, reasons in failed.items():
+        for check in {reason.partition(":")[0] for reason in reasons}:
+            nodes_of.setdefault(check, []).append(name)
+    for check, names in nodes_of.items():
+        if len(names) >= _SHARED_BY:
+            said = next(reason for reason in failed[names[0]] if reason.startswith(check))
+            return f"{len(names)} nodes fail alike: {said}"
+    return ""

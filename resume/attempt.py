@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from muster.errors import UnavailableError
 from muster.recipe import Command
 from resume import lease, rundir
 from resume.launch import Launched, LaunchPlan, launch
 from resume.metrics import MetricsTail
-from resume.verdict import PROGRAM_CAUSES, Evidence, Verdict, decide
+from resume.verdict import CAUSES, Evidence, Verdict, decide, unexplained
 from resume.watch import Watch
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ class Attempt:
                 s.allocation.condemn(name, "its guard does not answer")
             s.note_incident("node_lost", name, "its guard does not answer")
             return Verdict("swap", "node_lost", "a node did not get ready", name)
-        address = s.allocation.node_watch.nodes[self.nodes[0]].address
         plan = LaunchPlan(
             run_dir=s.run_dir,
             recipe_dir=s.recipe_dir,
@@ -60,7 +60,7 @@ class Attempt:
             cpus_per_rank=s.cpus_per_rank,
             resume=self.picked.path,
             beat_dir=beat_dir,
-            master_addr=address,
+            master_addr=s.allocation.node_watch.address(self.nodes[0]),
             master_port=views[self.nodes[0]].port,
             step=s.step,
         )
@@ -82,7 +82,11 @@ class Attempt:
         s.guarded = (plan.attempt, plan.beat_dir)
         with contextlib.suppress(OSError):  # a full disk: then only the token fences
             lease.launch(s.run_dir, s.token, plan.attempt)
-        launched = launch(plan)
+        started_at = time.time()
+        try:
+            launched = launch(plan)
+        except OSError as error:
+            return self._not_launched(plan, error)
         metrics = MetricsTail(s.run_dir / "metrics.jsonl", plan.attempt)
         watch = Watch(s, launched, self.command, metrics)
         try:
@@ -93,23 +97,51 @@ class Attempt:
             launched.end()
         self._clean(plan.attempt, evidence)
         s.guarded = None
-        verdict = self._judge(evidence)
+        evidence, verdict = self._judge(evidence, started_at)
+        if verdict.action == "swap" and verdict.node is not None:
+            s.allocation.condemn(verdict.node, verdict.why)
         verdict = with_last_words(verdict, evidence, plan.log_dir)
         self._record(launched, metrics, evidence, verdict, detected_at)
         return verdict
 
-    def _judge(self, evidence: Evidence) -> Verdict:
-        """The verdict; before a program is given up, its nodes are asked whether they are fit."""
+    def _not_launched(self, plan: LaunchPlan, error: OSError) -> Verdict:
+        """No srun was started at all: its log cannot be written, or there is no srun."""
+        s = self.supervisor
+        s.guarded = None
+        if error.filename == "srun":
+            fix = "put Slurm's client programs on PATH of the batch script"
+            raise UnavailableError("srun", "not on PATH", fix) from error
+        why = f"{plan.log_dir} cannot be written: {error.strerror}"
+        s.note_incident("storage", None, why)
+        verdict = Verdict("wait", "storage", why, None, "free space, then sbatch again", 74)
+        s.note(
+            "attempt_ended",
+            attempt=plan.attempt,
+            action=verdict.action,
+            cause=verdict.cause,
+            why=why,
+        )
+        return verdict
+
+    def _judge(self, evidence: Evidence, started_at: float) -> tuple[Evidence, Verdict]:
+        """The verdict; a failure that nothing explains may be a sick node's, so they are asked."""
         s = self.supervisor
         verdict = decide(evidence, s.recipe.budget)
-        if verdict.action != "stop" or verdict.cause not in PROGRAM_CAUSES:
-            return verdict
-        s.allocation.gate(len(self.nodes))
-        unfit = {n: s.allocation.bad[n] for n in self.nodes if n in s.allocation.bad}
-        if not unfit:
-            return verdict
-        usable = len(s.allocation.usable())
-        return decide(replace(evidence, unfit=unfit, num_usable=usable), s.recipe.budget)
+        if not unexplained(verdict):
+            return evidence, verdict
+        suspect = s.allocation.ask_suspects(self.nodes, started_at)
+        if suspect is None or suspect.verdict not in ("hardware", "infrastructure"):
+            return evidence, verdict
+        if suspect.verdict == "infrastructure":
+            evidence = replace(evidence, infrastructure=suspect.why)
+        else:
+            blamed = [name for name in (suspect.node, *suspect.also) if name is not None]
+            for name in blamed:
+                s.allocation.condemn(name, suspect.why)
+            unfit = dict.fromkeys(blamed, suspect.why)
+            usable = len(s.allocation.usable())
+            evidence = replace(evidence, unfit=unfit, num_usable=usable)
+        return evidence, decide(evidence, s.recipe.budget)
 
     def _clean(self, attempt: int, evidence: Evidence) -> None:
         """No rank of this attempt may live when the next one starts."""
@@ -162,6 +194,9 @@ class Attempt:
             why=verdict.why,
             last_step=metrics.last_step,
             repeatable=verdict.repeatable,
+            blamed=evidence.blamed_node,
+            kind=CAUSES[verdict.cause][0] if verdict.cause else None,
+            resume_action=CAUSES[verdict.cause][1] if verdict.cause else None,
             exit_codes={str(rank): code for rank, code in evidence.exits.items()},
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -18,7 +19,7 @@ from muster import slurm
 from muster.errors import ConfigError, UnavailableError, UsageError
 from muster.recipe import Recipe, load_recipe
 from muster.site import Site, load_site
-from resume import attempt, checkpoint, guard, journal, lease, ranks, rescue, rundir
+from resume import attempt, checkpoint, guard, journal, lease, ranks, rescue, rundir, successor
 from resume.durable import read_json
 from resume.fleet import Fleet
 from resume.journal import Journal
@@ -57,6 +58,7 @@ def add_parser(verbs: Any) -> None:
     node.add_argument("--token", type=int, required=True)
     node.add_argument("--lease-s", type=float, required=True)
     node.add_argument("--nonce", required=True)
+    node.add_argument("--kill-wait-s", type=float, default=30.0)
     node.set_defaults(func=_guard, verb="guard")
 
     check = verbs.add_parser("verify", help="verify checkpoints: sizes and checksums")
@@ -85,8 +87,11 @@ def own_argv() -> list[str]:
 def _run(arguments: argparse.Namespace) -> int:
     job = _own_job("sbatch the recipe's run.sbatch instead")
     recipe_dir = _recipe_dir(arguments.recipe, job)
+    before = successor.predecessor(os.environ)
     default = rundir.default_run_dir(recipe_dir, job.job_id, _restart_count())
-    run_dir = (arguments.run_dir or default).absolute()
+    run_dir = (before[1] if before else arguments.run_dir or default).absolute()
+    if before is not None:
+        rundir.hand_over(run_dir, before[0], job.job_id)
     source = rundir.snapshot_of(run_dir, job.job_id) or recipe_dir  # later edits must not leak in
     recipe = _with_arguments(load_recipe(source, arguments.assignments), arguments.rest)
     wanted_nodes(recipe, len(job.nodes))
@@ -131,6 +136,7 @@ def _supervise(job: slurm.Job, recipe: Recipe, places: _Places) -> int:
     options = [
         *("--run-dir", str(places.run_dir), "--job", job.job_id, "--restart", str(restart)),
         *("--token", str(token), "--lease-s", str(site.lease_s), "--nonce", nonce),
+        *("--kill-wait-s", str(slurm.kill_wait_s())),
     ]
     log = places.run_dir / "logs" / "guards.log"
     supervisor = Supervisor(
@@ -153,6 +159,14 @@ def _supervise(job: slurm.Job, recipe: Recipe, places: _Places) -> int:
 
 def _ask_until_answered(job_id: str) -> slurm.Job:
     """The job's facts; the controller may be away for a minute when we start."""
+    if shutil.which("scontrol") is None:
+        print(
+            "muster run: scontrol is not on PATH: training goes on without requeues. "
+            "Fix: put Slurm's client programs on PATH of the batch script",
+            file=sys.stderr,
+            flush=True,
+        )
+        return slurm.job_from_environment(os.environ)
     for pause_s in (1, 2, 4, 8, 16, 32, 60, 60):
         try:
             return slurm.show_job(job_id)
@@ -219,7 +233,7 @@ def _introduce(supervisor: Supervisor, restart: int) -> None:
         )
     takeover = bool(entries) and entries[-1]["event"] not in journal.ENDS
     reason = "takeover" if takeover else ("requeued" if restart or entries else "first")
-    facts = {"job": s.job.job_id, "restart": restart, "host": s.host}
+    facts = {"job": s.job.job_id, "restart": restart, "host": s.host, "boot": guard.boot_id()}
     s.note("supervisor_started", **facts, reason=reason)
     if takeover:
         _record_takeover(s, entries, restart)
@@ -232,6 +246,9 @@ def _record_takeover(s: Supervisor, entries: list[dict[str, Any]], restart: int)
     started = [e for e in entries if e["event"] == "supervisor_started"]
     host = told.get("batch_host") or (started[-1]["host"] if started else None)
     cause = told.get("cause", "supervisor_lost")
+    boot = started[-1].get("boot") if started else None
+    if cause == "batch_host_lost" and boot:
+        s.note("suspect", node=host, boot=boot, why="lost as the batch host")
     number = s.state.unfinished_attempt
     tail = MetricsTail(s.run_dir / "metrics.jsonl", number or 0)
     tail.poll()
@@ -256,7 +273,7 @@ def _record_takeover(s: Supervisor, entries: list[dict[str, Any]], restart: int)
 
 
 def _guard(arguments: argparse.Namespace) -> int:
-    check = [*own_argv(), "check", "--when", "gate", "--json"]
+    check = [*own_argv(), "check", "--json"]
     return guard.serve(
         guard.GuardArguments(
             run_dir=arguments.run_dir,
@@ -266,6 +283,8 @@ def _guard(arguments: argparse.Namespace) -> int:
             lease_s=arguments.lease_s,
             nonce=arguments.nonce,
             check_argv=check,
+            kill_wait_s=arguments.kill_wait_s,
+            place=int(os.environ.get("SLURM_NODEID") or 0),
         )
     )
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, BinaryIO, Optional
 
 
 @dataclass
@@ -31,9 +31,13 @@ class NodeView:
     port: int = 0
     gate: Optional[bool] = None  # None: no answer yet
     gate_why: list[str] = field(default_factory=list)
+    findings: list[dict[str, Any]] = field(default_factory=list)  # of that check
+    terminated: bool = False  # Slurm has sent SIGTERM to the steps of the job
+    kills: int = 0  # for want of memory, during this attempt
     clean: Optional[int] = None  # attempt of which no rank is left
     beats: dict[int, tuple[str, Optional[int], float]] = field(default_factory=dict)
     exits: dict[int, int] = field(default_factory=dict)
+    parts: list[dict[str, Any]] = field(default_factory=list)  # of a report in several lines
 
 
 class Fleet:
@@ -45,13 +49,14 @@ class Fleet:
         self._srun: Optional[subprocess.Popen[bytes]] = None
         self._exits_seen: list[int] = []
         self.nodes: dict[str, NodeView] = {}
+        self.boots: dict[str, str] = {}  # boot id of every node that was ever heard
 
     def start(self, nodes: Sequence[str]) -> None:
         """Start a guard on every node; their hellos come in later."""
         self.nodes = {name: NodeView(heard_at=time.monotonic()) for name in nodes}
         self._exits_seen = []
         argv = guard_srun(nodes, self._guard_argv)
-        with self._log.open("ab") as log:
+        with self._log_file() as log:
             self._srun = subprocess.Popen(
                 argv,
                 stdin=subprocess.PIPE,
@@ -63,6 +68,13 @@ class Fleet:
         if self._srun.stdin is not None:
             os.set_blocking(self._srun.stdin.fileno(), False)
         threading.Thread(target=self._read, args=(self._srun,), daemon=True).start()
+
+    def _log_file(self) -> BinaryIO:
+        """guards.log; a full disk must not keep the guards from starting."""
+        try:
+            return self._log.open("ab")
+        except OSError:
+            return Path(os.devnull).open("ab")
 
     def _read(self, srun: subprocess.Popen[bytes]) -> None:
         with srun.stdout or contextlib.nullcontext(()) as lines:
@@ -77,19 +89,33 @@ class Fleet:
         node.heard_at = time.monotonic()
         if "hello" in said:
             node.hello, node.shared, node.boot = True, bool(said["shared"]), str(said["boot"])
+            self.boots[str(said["n"])] = node.boot
+        if "term" in said:
+            node.terminated = True
+        if "f" in said and isinstance(said["f"], dict):
+            node.findings.append(said["f"])
         if "ready" in said:
             node.beats, node.exits, node.clean, node.reported = {}, {}, None, False
+            node.parts, node.kills = [], 0
             node.port, node.ready = int(said["port"]), int(said["ready"])
         if "gate" in said:
             node.gate_why, node.gate = [str(w) for w in said["why"]], bool(said["fit"])
         if "clean" in said:
             node.clean = int(said["clean"])
         if "r" in said:
-            node.reported = True
-            node.beats = {int(r): (b[0], b[1], float(b[2])) for r, b in said["r"].items()}
-            exits = {int(r): int(code) for r, code in said["x"].items()}
-            self._exits_seen += [r for r in exits if r not in self._exits_seen]
-            node.exits = exits
+            node.parts.append(said)
+            if "more" not in said:
+                self._note_report(node)
+
+    def _note_report(self, node: NodeView) -> None:
+        parts, node.parts = node.parts, []
+        beats = {int(r): b for part in parts for r, b in part["r"].items()}
+        exits = {int(r): int(code) for part in parts for r, code in part["x"].items()}
+        node.reported = True
+        node.kills = int(parts[-1].get("o", 0))
+        node.beats = {rank: (b[0], b[1], float(b[2])) for rank, b in beats.items()}
+        self._exits_seen += [r for r in exits if r not in self._exits_seen]
+        node.exits = exits
 
     def order(self, **order: Any) -> bool:
         """Send one order to all guards; False when there is nobody to send to."""
@@ -132,11 +158,17 @@ class Fleet:
             self._exits_seen = []
         self.order(do="prepare", attempt=attempt, beat_dir=str(beat_dir), fresh=fresh)
 
-    def check(self) -> None:
-        """Ask every node to run the health gate; answers come in `NodeView.gate`."""
+    def check(self, when: str = "gate", since: Optional[float] = None) -> None:
+        """Ask every node to run a health check; answers come in `NodeView.gate`.
+
+        Args:
+            when: which set of checks.
+            since: kernel lines before this Unix time do not count.
+        """
         for node in self.nodes.values():
-            node.gate, node.gate_why = None, []
-        self.order(do="check", time=time.time())
+            node.gate, node.gate_why, node.findings = None, [], []
+        more = {} if since is None else {"since": since}
+        self.order(do="check", when=when, time=time.time(), **more)
 
     def silent_s(self, name: str) -> float:
         """Seconds since a node was last heard; without end where there is no guard."""
@@ -160,7 +192,7 @@ class Fleet:
 
     def leave(self) -> None:
         """Send the guards home: this end is on purpose."""
-        self.order(do="bye")
+        self.order(do="bye", over=True)
         srun, self._srun = self._srun, None
         if srun is None:
             return

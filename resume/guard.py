@@ -26,15 +26,17 @@ from types import FrameType
 from typing import Any, BinaryIO, Optional
 
 from muster.process import memory_file
-from resume import ranks, rescue
+from resume import memory, ranks, rescue
 from resume.lease import LeaseWatch
-from resume.rundir import beat_dir
+from resume.rundir import beat_dir, forget_beats
 
 TICK_S = 0.2
 REPORT_S = 0.5
-_CHECK_S = 45.0  # the gate takes a second; one that hangs must not block the next one
+_CHECK_S = 60.0  # the gate takes a second; one that hangs must not block the next one
 _LINE_BYTES = 1000  # srun keeps lines of several nodes apart only up to 1024 bytes
+_RANKS_A_LINE = 12
 _REASON_CHARS = 100  # six bytes each at worst
+_SPOKEN_TO_S = 2.5  # the supervisor speaks every second
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class GuardArguments:
     lease_s: float
     nonce: str
     check_argv: Sequence[str]  # how to run `muster check` on this host
+    kill_wait_s: float = 30.0  # between Slurm's SIGTERM and its SIGKILL
+    place: int = 0  # of this node in the guards' step
 
 
 @dataclass
@@ -63,9 +67,12 @@ class Guard:
     check_out: BinaryIO = field(default_factory=io.BytesIO)
     check_started_at: float = 0.0
     killing: Optional[int] = None
+    kills_before: int = 0  # for want of memory, when the attempt was prepared
+    newer_since: Optional[float] = None  # a newer guard has been here for so long
     buffer: bytes = b""
     eof: bool = False
     leaving: bool = False
+    over: bool = False  # no other guard follows
     terminated: bool = False
 
     def say(self, **facts: Any) -> None:
@@ -88,13 +95,13 @@ class Guard:
         if what == "prepare":
             self._prepare(int(order["attempt"]), Path(order["beat_dir"]), fresh=order["fresh"])
         elif what == "check":
-            self._start_check(float(order["time"]))
+            self._start_check(order)
         elif what == "signal" and self.present is not None:
             self.present.signal(signal.Signals[str(order["signal"])])
         elif what == "kill":
             self.killing = int(order["attempt"])
         elif what == "bye":
-            self.leaving = True
+            self.leaving, self.over = True, bool(order.get("over"))
 
     def _prepare(self, attempt: int, beats: Path, *, fresh: bool) -> None:
         """A private folder in memory for the beats, and a free port for the rendezvous."""
@@ -102,15 +109,20 @@ class Guard:
         own_folder(beats)
         for old in beats.iterdir() if fresh else ():
             old.unlink(missing_ok=True)
+        if fresh or self.present is None:
+            self.kills_before = memory.kills() or 0
         self.present = ranks.Ranks(beats)
         with socket.socket() as probe:
             probe.bind(("", 0))
             self.say(ready=attempt, port=probe.getsockname()[1])
 
-    def _start_check(self, reference_time: float) -> None:
+    def _start_check(self, order: dict[str, Any]) -> None:
         if self.check is None:
-            argv = [*self.arguments.check_argv, "--shared", str(self.arguments.run_dir)]
-            argv += ["--reference-time", f"{reference_time:.3f}"]
+            argv = [*self.arguments.check_argv, "--when", str(order.get("when", "gate"))]
+            argv += ["--shared", str(self.arguments.run_dir)]
+            argv += ["--reference-time", f"{float(order['time']):.3f}"]
+            if "since" in order:
+                argv += ["--since", f"{float(order['since']):.3f}"]
             self.check_started_at = time.monotonic()
             self.check_out = memory_file()  # not a pipe: a check with much to say would fill it
             self.check = subprocess.Popen(
@@ -126,6 +138,8 @@ class Guard:
             with self.check_out as out:
                 out.seek(0)
                 text = out.read().decode(errors="replace")
+            for finding in told_findings(text):
+                self.say(f=finding)
             self.say(**gate_result(text, self.check.returncode))
             self.check = None
         if self.killing is not None:
@@ -139,7 +153,20 @@ class Guard:
                 self.say(alive=True)
             else:
                 self.present.poll()
-                self.say(r=self.present.report(), x=self.present.exits)
+                self._report(self.present)
+
+    def _report(self, present: ranks.Ranks) -> None:
+        """Beats and exit codes, in as many lines as it takes; all but the last say `more`."""
+        beats, exits = present.report(), present.exits
+        names = sorted({*beats, *map(str, exits)}, key=int)
+        parts = [names[i : i + _RANKS_A_LINE] for i in range(0, len(names), _RANKS_A_LINE)] or [[]]
+        killed = max(0, (memory.kills() or 0) - self.kills_before) if exits else 0
+        for number, part in enumerate(parts, 1):
+            facts: dict[str, Any] = {"r": {name: beats[name] for name in part if name in beats}}
+            facts["x"] = {name: exits[int(name)] for name in part if int(name) in exits}
+            facts.update({"more": True} if number < len(parts) else {})
+            facts.update({"o": killed} if killed else {})
+            self.say(**facts)
 
     def listen(self) -> None:
         """Wait one tick for orders."""
@@ -174,6 +201,21 @@ def gate_result(out: str, rc: int) -> dict[str, Any]:
     return {"gate": True, "fit": rc == 0, "why": [] if rc == 0 else [f"check ended with {rc}"]}
 
 
+def told_findings(out: str) -> list[dict[str, Any]]:
+    """What `muster check --json` found wrong, each small enough for one line."""
+    found = []
+    for line in out.splitlines():
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict) and value.get("status") in ("FAIL", "WARN"):
+            value.pop("fix", None)
+            value["detail"] = str(value.get("detail", ""))[:_REASON_CHARS]
+            found.append(value)
+    return found
+
+
 def _texts(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else []
 
@@ -187,8 +229,9 @@ def serve(arguments: GuardArguments) -> int:
         guard.terminated = True
 
     signal.signal(signal.SIGTERM, on_term)
+    forget_beats(arguments.job, range(arguments.token))  # of supervisors that are history
     mark = _mark(arguments, guard.node)
-    guard.say(hello=True, shared=_sees_nonce(arguments), boot=_boot_id())
+    guard.say(hello=True, shared=_sees_nonce(arguments), boot=boot_id())
     while not guard.leaving:
         guard.listen()
         guard.work()
@@ -197,6 +240,8 @@ def serve(arguments: GuardArguments) -> int:
         outcome = _supervisor_lost(guard, watch)
         if outcome is not None:
             return outcome
+    if guard.over:
+        forget_beats(arguments.job, [arguments.token])
     return 0
 
 
@@ -213,13 +258,24 @@ def _mark(arguments: GuardArguments, node: str) -> Optional[Path]:
 
 
 def _replaced(mark: Optional[Path], guard: Guard) -> bool:
-    """Whether a newer guard has taken over here, while nobody speaks to us any more."""
-    if mark is None or time.monotonic() - guard.heard_at < 1.0:
+    """Whether a newer guard has taken over here, while nobody speaks to us any more.
+
+    It must have lived for a lease: one whose srun dies while it starts would leave nobody here.
+    """
+    if mark is None or time.monotonic() - guard.heard_at < 1.0 or not _newer_lives(mark):
+        guard.newer_since = None
         return False
+    guard.newer_since = guard.newer_since or time.monotonic()
+    return time.monotonic() - guard.newer_since > guard.arguments.lease_s
+
+
+def _newer_lives(mark: Path) -> bool:
     try:
-        return mark.read_text(encoding="utf-8") not in ("", str(os.getpid()))
-    except OSError:
+        newest = int(mark.read_text(encoding="utf-8"))
+        os.kill(newest, 0)
+    except (OSError, ValueError):
         return False
+    return newest != os.getpid()
 
 
 def own_folder(folder: Path) -> None:
@@ -242,8 +298,13 @@ def _supervisor_lost(guard: Guard, watch: LeaseWatch) -> Optional[int]:
     """
     arguments, still_s = guard.arguments, watch.still_s()
     silent_s = time.monotonic() - guard.heard_at
+    if guard.terminated and not guard.eof and silent_s < _SPOKEN_TO_S:
+        guard.say(term=True)  # a job that will be preempted; its supervisor still decides
+        guard.terminated = False
+        return None
     if guard.terminated or (guard.eof and still_s > arguments.lease_s / 2):
-        return rescue.rescue(arguments, guard.node, watch, "supervisor_lost")
+        hurry = arguments.kill_wait_s / 2 if guard.terminated else None
+        return rescue.rescue(arguments, guard.node, watch, "supervisor_lost", hurry)
     if guard.eof:
         return 0 if silent_s > 4 * arguments.lease_s else None  # replaced by another guard
     if silent_s <= arguments.lease_s:
@@ -262,7 +323,8 @@ def _sees_nonce(arguments: GuardArguments) -> bool:
         return False
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """Of this node; it changes with every boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:

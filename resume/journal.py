@@ -65,20 +65,23 @@ class State:
         elif event == "supervisor_started" and entry.get("reason") == "takeover":
             if self.unfinished_attempt is None:  # else its attempt_ended follows, and counts
                 self._count(None, repeatable=False)
-        elif event == "requeued" and before == "gate":  # no attempt, so no attempt_ended counts
+        elif event == "requeued" and before in ("gate", "incident"):  # no attempt_ended counts
             self._count(None, repeatable=False)
         elif event == "stopped":  # a person has acted before anything comes after this
             self.same_place = self.no_progress = 0
             self.blamed, self.suspects = [], {}
-        elif event == "suspect":
-            self.suspects[str(entry["node"])] = (str(entry["boot"]), str(entry["why"]))
-        elif event == "suspect_cleared":
-            self.suspects.pop(str(entry["node"]), None)
+        elif event in ("suspect", "suspect_cleared"):
+            self._note_suspect(entry)
         elif event == "attempt_ended":
             self.unfinished_attempt = None
             self._note_end(entry)
         elif event == "done":
             self.finished = True
+
+    def _note_suspect(self, entry: dict[str, Any]) -> None:
+        self.suspects.pop(str(entry["node"]), None)
+        if entry["event"] == "suspect":
+            self.suspects[str(entry["node"])] = (str(entry["boot"]), str(entry["why"]))
 
     def _note_end(self, entry: dict[str, Any]) -> None:
         cause, last_step = entry.get("cause"), entry.get("last_step")

@@ -1,6 +1,6 @@
 """One launch of a command: the srun line, the environment of the contract, and its end.
 
-The ranks start under a three-line shell that maps Slurm's numbers to torch's names and leaves each
+The ranks start under a small shell that maps Slurm's numbers to torch's names and leaves each
 rank's exit code for the guard: srun alone reports one code for all ranks, and after it has killed
 the survivors that code may be anybody's.
 """
@@ -22,8 +22,14 @@ from resume.step import Step
 _RANK_SH = """\
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
 trap : TERM
-bash -c "$MUSTER_COMMAND"
-code=$?
+log=${MUSTER_LOG_DIR:+$MUSTER_LOG_DIR/rank_$RANK.log}
+if [ -z "$log" ] || true >>"$log"; then
+  [ -z "$log" ] || exec >>"$log" 2>&1
+  bash -c "$MUSTER_COMMAND"
+  code=$?
+else
+  code=74
+fi
 cd "$MUSTER_BEAT_DIR" && echo "$code" >".exit.$RANK" && mv ".exit.$RANK" "rank_$RANK.exit"
 exit "$code"
 """
@@ -80,14 +86,8 @@ def srun_argv(plan: LaunchPlan) -> list[str]:
         *("--distribution=block", "--cpu-bind=none", f"--job-name=attempt{plan.attempt}"),
         *cpus,
         f"--chdir={plan.run_dir / 'recipe'}",
-        f"--output={_literal(plan.log_dir)}/rank_%t.log",
         *("--input=none", *program),
     ]
-
-
-def _literal(path: Path) -> str:
-    """A path in srun's file name pattern, where % begins a replacement."""
-    return str(path).replace("%", "%%")
 
 
 def environment(plan: LaunchPlan) -> dict[str, str]:
@@ -105,6 +105,8 @@ def contract(plan: LaunchPlan) -> dict[str, str]:
         "MUSTER_RESUME": str(plan.resume or ""),
         "MUSTER_BEAT_DIR": str(plan.beat_dir),
         "MUSTER_COMMAND": plan.command,
+        # The rank's shell opens its log itself: srun reads % and \\ in a path as something else.
+        "MUSTER_LOG_DIR": str(plan.log_dir) if plan.step is None else "",
         "MASTER_ADDR": plan.master_addr,
         "MASTER_PORT": str(plan.master_port),
         "LOCAL_WORLD_SIZE": str(plan.ranks_per_node),

@@ -7,6 +7,7 @@ others stay as its spares. A job that a person cancelled, or that ended on purpo
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import sys
@@ -24,11 +25,19 @@ if TYPE_CHECKING:
     from resume.lease import LeaseWatch
 
 _FIRST_RETRY_S, _RETRY_S = 0.3, 2.0  # first soon: Slurm may be about to kill us
+_SHORTEST_STILL_S = 2.5  # the supervisor writes every second
+_FIRST_GUARDS, _TURN_S, _LONGEST_TURN_S = 8, 1.0, 60.0
 _PATIENCE_S = 900.0
 _DOWN_WAIT_S = 60.0
 
 
-def rescue(arguments: GuardArguments, node: str, watch: LeaseWatch, cause: str) -> int:
+def rescue(
+    arguments: GuardArguments,
+    node: str,
+    watch: LeaseWatch,
+    cause: str,
+    hurry_s: Optional[float] = None,
+) -> int:
     """Requeue the job unless it ended on purpose; 0 when there was nothing to do or it worked.
 
     Args:
@@ -37,8 +46,11 @@ def rescue(arguments: GuardArguments, node: str, watch: LeaseWatch, cause: str) 
         watch: the lease, looked at again before every act: a guard that was cut off and comes back
             must not requeue a job that went on without it.
         cause: supervisor_lost or batch_host_lost, for the journal.
+        hurry_s: Slurm kills this guard soon: longest stillness of the lease that is waited for.
     """
     deadline = time.monotonic() + _PATIENCE_S
+    lease_s = min(arguments.lease_s, max(_SHORTEST_STILL_S, hurry_s or math.inf))
+    time.sleep(_turn_s(arguments.place, hurry_s))
     attempt, changed_at = 0, watch.changed_at
     while time.monotonic() < deadline:
         still_s = watch.still_s()
@@ -48,11 +60,11 @@ def rescue(arguments: GuardArguments, node: str, watch: LeaseWatch, cause: str) 
                 return 0
             if job.state == "RUNNING" and watch.changed_at != changed_at:
                 return 0  # its supervisor lives; a job that is ending has none
-            if job.state == "RUNNING" and still_s < arguments.lease_s:
+            if job.state == "RUNNING" and still_s < lease_s:
                 time.sleep(_FIRST_RETRY_S)  # nobody ends this job, so there is time to make sure
                 continue
             ranks.kill(arguments.run_dir)
-            if cause == "batch_host_lost" and not _slurm_knows(job.batch_host, deadline):
+            if cause == "batch_host_lost" and not _slurm_knows(job, deadline):
                 time.sleep(_FIRST_RETRY_S)
                 continue
             attempt += 1  # counted from when Slurm answers, which all guards see together
@@ -67,16 +79,24 @@ def rescue(arguments: GuardArguments, node: str, watch: LeaseWatch, cause: str) 
     return 1
 
 
-def _slurm_knows(batch_host: Optional[str], deadline: float) -> bool:
+def _turn_s(place: int, hurry_s: Optional[float]) -> float:
+    """A few guards ask Slurm at once, the others one after the other: it may have a thousand."""
+    turn_s = (place // _FIRST_GUARDS) * _TURN_S
+    return min(turn_s, hurry_s / 2 if hurry_s is not None else _LONGEST_TURN_S)
+
+
+def _slurm_knows(job: slurm.Job, deadline: float) -> bool:
     """Whether Slurm itself has given the lost host up, or has had a minute to do so.
+
+    A host that was back before Slurm missed it is never given up; its new boot tells.
 
     Slurm 22.05 gives a job that is requeued earlier a new allocation without its GPUs: every step
     then fails with "Invalid generic resource".
     """
-    if time.monotonic() > deadline - _PATIENCE_S + _DOWN_WAIT_S or batch_host is None:
+    if time.monotonic() > deadline - _PATIENCE_S + _DOWN_WAIT_S or job.batch_host is None:
         return True
-    node = slurm.show_nodes([batch_host]).get(batch_host)
-    return node is None or node.lost
+    node = slurm.show_nodes([job.batch_host]).get(job.batch_host)
+    return node is None or node.lost or node.booted_after(job)
 
 
 def _needed(arguments: GuardArguments, job: slurm.Job) -> bool:

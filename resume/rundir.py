@@ -7,10 +7,12 @@ fix gets in. The old one is kept beside it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -107,6 +109,12 @@ def snapshot(recipe_dir: Path, run_dir: Path, job: str) -> Path:
     return target
 
 
+def hand_over(run_dir: Path, job: str, successor: str) -> None:
+    """The successor of a job trains from the same snapshot: nobody has asked for another."""
+    if snapshot_of(run_dir, job) is not None:
+        write_whole(run_dir / "recipe.job", successor)
+
+
 def snapshot_of(run_dir: Path, job: str) -> Optional[Path]:
     """The snapshot that an earlier start of this job has taken; None: there is none."""
     taken = run_dir / "recipe"
@@ -150,6 +158,17 @@ def _free_name(run_dir: Path) -> Path:
     while (path := run_dir / f"recipe.{number}").exists():
         number += 1
     return path
+
+
+def forget_beats(job: str, tokens: Iterable[int]) -> None:
+    """Remove the beat folders of these tokens of a job from this node's memory."""
+    wanted = {f"{job}.{token}" for token in tokens}
+    with contextlib.suppress(OSError):
+        for path in list(beat_dir(job, 0, 0).parent.iterdir()):
+            if path.name.rpartition(".")[0] in wanted:
+                shutil.rmtree(path, ignore_errors=True)
+            elif ".".join(path.name.split(".")[:2]) in wanted:
+                path.unlink()  # the mark of a guard
 
 
 def beat_dir(job: str, token: int, attempt: int) -> Path:

@@ -7,6 +7,7 @@ guards on the other nodes bring the job back if this process or its node dies.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -16,10 +17,10 @@ from pathlib import Path
 from typing import Callable, NoReturn, Optional, TypeVar
 
 from muster import slurm
-from muster.errors import ConfigError, DataError, MusterError, UnavailableError
+from muster.errors import ConfigError, DataError, MusterError, StorageError, UnavailableError
 from muster.recipe import Command, Recipe
 from muster.site import Site
-from resume import checkpoint, lease, ranks
+from resume import checkpoint, lease, ranks, successor
 from resume.allocation import Allocation
 from resume.attempt import Attempt
 from resume.fleet import Fleet
@@ -35,6 +36,7 @@ _OWNER_CHECK_S = 2.0
 _MAX_BACKOFF_S = 30.0
 _STORAGE_WAIT_S = 2.0
 _DOWN_WAIT_S = 60.0
+_MAX_REQUEUE_PAUSE_S = 300.0
 
 
 class Ended(Exception):  # noqa: N818  (an end, not an error)
@@ -68,7 +70,8 @@ class Supervisor:
     _lease: Lease = field(init=False)
     _owner_checked_at: float = 0.0
     _greeted_at: float = 0.0
-    _storage_bad_since: Optional[float] = None
+    _waiting_since: Optional[float] = None
+    isolated: bool = False  # cut off from everything: others shall take over
 
     def __post_init__(self) -> None:
         self._lease = Lease(self.run_dir, self.token)
@@ -87,17 +90,39 @@ class Supervisor:
 
     def note(self, event: str, **facts: object) -> None:
         """Write an event and take it into the state; a full disk is waited for, not died of."""
-        told = False
+        since: Optional[float] = None
         while True:
             try:
                 self.journal.append(event, **facts)
                 break
             except OSError as error:
-                if not told:
-                    self.say(f"the journal cannot be written, waiting for storage: {error}")
-                told = True
-                self.wait_for(lambda: False, _STORAGE_WAIT_S)
+                since = since or time.monotonic()
+                self._wait_to_write(error, since)
         self.state.note({"event": event, **facts})
+
+    def _wait_to_write(self, error: OSError, since: float) -> None:
+        """Storage may come back; when it does not, end: nothing can be remembered without it."""
+        waited_s = time.monotonic() - since
+        if waited_s < _TICK_S:
+            self.say(f"the journal cannot be written, waiting for storage: {error}")
+        if waited_s > self.recipe.budget.storage_s:
+            self.say(
+                f"stopped: {self.journal.path} cannot be written for {waited_s:.0f} s: {error}. "
+                "Fix: free space or repair the file system, then sbatch with the same --run-dir"
+            )
+            self.fleet.leave()
+            raise Ended(StorageError.code)
+        self.wait_for(lambda: False, _STORAGE_WAIT_S)
+
+    def suspects(self) -> dict[str, tuple[str, str]]:
+        """{node: (boot id, why)} of nodes that were put out and have not booted since."""
+        return self.state.suspects
+
+    def must_leave(self) -> Optional[str]:
+        """Why Slurm will end this job soon; None: nothing is known of it."""
+        if self.time_is_up:
+            return "time_limit"
+        return "preempted" if self.allocation.node_watch.preempted() else None
 
     def note_incident(self, cause: str, node: Optional[str], why: str) -> None:
         """Something that went wrong before any rank was started."""
@@ -120,12 +145,30 @@ class Supervisor:
                 self.say("another supervisor owns this run; leaving")
                 self.fleet.leave()
                 raise Ended(75)
-        self._lease.renew()
+        if not self.isolated:
+            self._lease.renew()
+        self._hear_terminated()
         if self.guarded is not None and not self.fleet.running():
             self.allocation.revive_guards(*self.guarded)
         if now - self._greeted_at > 1.0:
             self._greeted_at = now
             self.fleet.order(do="alive")
+
+    def _hear_terminated(self) -> None:
+        """Guards got SIGTERM: Slurm may have chosen this job as a victim, and knows why."""
+        for view in self.fleet.nodes.values():
+            if view.terminated:
+                view.terminated = False
+                self.allocation.node_watch.ask_now.set()
+
+    def sit_out(self) -> None:
+        """This node alone is cut off: let the others take over, and come back if none did."""
+        self.say("neither the other nodes nor Slurm answer: this node is cut off, waiting")
+        self.isolated = True
+        ranks.kill(self.run_dir)
+        self.wait_for(self.allocation.node_watch.refresh, math.inf)
+        self.isolated = False
+        self.say("Slurm answers again")
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Tick until the condition holds; False when it does not in time."""
@@ -168,7 +211,7 @@ class Supervisor:
             self._end_on_error(error)
             raise
         finally:
-            self.allocation.node_watch.stopped.set()
+            self.allocation.node_watch.stop()
         return 0
 
     def _check_budget(self) -> None:
@@ -197,12 +240,12 @@ class Supervisor:
             self.say(f"{verdict.action}: {verdict.why}")
             if verdict.action == "stop":
                 self.stop(verdict)
-            if verdict.action == "requeue":
+            if verdict.action == "requeue" or self.must_leave():
                 self._requeue(verdict)
             if verdict.action == "wait":
-                self._wait_for_storage(verdict)
+                self._wait_it_out(verdict)
             else:
-                self._storage_bad_since = None
+                self._waiting_since = None
             if verdict.action == "retry":
                 self._back_off(2.0 ** (self.state.no_progress - 1))
 
@@ -212,6 +255,10 @@ class Supervisor:
         allocation = self.allocation
         fit = allocation.gate(wanted)
         self.note("gate", fit=fit, unfit=dict(allocation.bad))
+        if len(fit) < wanted and allocation.shared_fault:
+            why, fix = allocation.shared_fault, "look at what these nodes share; then sbatch again"
+            self.note_incident("infrastructure", None, why)
+            return Verdict("wait", "infrastructure", why, None, fix)
         if len(fit) < wanted:
             why = f"{len(fit)} fit nodes, {wanted} needed: {allocation.bad_text()}"
             node = next(iter(allocation.bad), None)
@@ -240,10 +287,13 @@ class Supervisor:
             self.stop(Verdict("stop", "data", f"{folder}: {what}", None, fix, DataError.code))
         return picked
 
-    def _wait_for_storage(self, verdict: Verdict) -> None:
+    def _wait_it_out(self, verdict: Verdict) -> None:
         """The same nodes again a little later; in the end a person."""
+        if verdict.cause == "slurm_away":
+            self.wait_for(lambda: not self.allocation.node_watch.away(), math.inf)
+            return
         now = time.monotonic()
-        since = self._storage_bad_since = self._storage_bad_since or now
+        since = self._waiting_since = self._waiting_since or now
         if now - since > self.recipe.budget.storage_s:
             self.stop(verdict)
         self._back_off(max(4.0, (now - since) / 4))
@@ -268,11 +318,17 @@ class Supervisor:
     def _requeue(self, verdict: Verdict) -> NoReturn:
         """Give the allocation back for a new one; Slurm ends this process."""
         if not self.job.requeue:
-            fix = "sbatch --requeue, with the same --run-dir"
-            self.stop(Verdict("stop", verdict.cause, f"{verdict.why}; not requeueable", None, fix))
+            self._submit_successor(verdict)
         if self.state.no_progress >= self.recipe.budget.no_progress:
             fix = "repair the nodes, then sbatch with the same --run-dir"
             self.stop(Verdict("stop", verdict.cause, f"{verdict.why}; budget spent", None, fix))
+        if verdict.cause == "node_unfit" and self.state.no_progress > 0:
+            # The same nodes may come again: each time in vain later.
+            pause_s = min(_MAX_REQUEUE_PAUSE_S, 10.0 * 2.0 ** (self.state.no_progress - 1))
+            self.say(
+                f"the allocation before was no better; giving this one back in {pause_s:.0f} s"
+            )
+            self.wait_for(lambda: self.must_leave() is not None, pause_s)
         self.say("asking Slurm for a new allocation (requeue)")
         # Slurm 22.05 forgets the GPUs of a job that is requeued before its lost node is DOWN.
         self.wait_for(self.allocation.slurm_knows_the_lost, _DOWN_WAIT_S)
@@ -287,6 +343,24 @@ class Supervisor:
                 self.fleet.leave()
             self.wait_for(lambda: False, self.site.requeue_wait_s)
 
+    def _submit_successor(self, verdict: Verdict) -> NoReturn:
+        """A job that may not be requeued goes on as another one, where the site wants that."""
+        if not self.site.submit_successor:
+            fix = "sbatch --requeue, with the same --run-dir"
+            self.stop(Verdict("stop", verdict.cause, f"{verdict.why}; not requeueable", None, fix))
+        if self.state.no_progress >= self.recipe.budget.no_progress:
+            fix = "repair the nodes, then sbatch with the same --run-dir"
+            self.stop(Verdict("stop", verdict.cause, f"{verdict.why}; budget spent", None, fix))
+        try:
+            number = successor.submit(self.job, self.run_dir, timeout_s=60.0)
+        except UnavailableError as error:
+            what = f"{verdict.why}; no successor: {error.what}"
+            self.stop(Verdict("stop", verdict.cause, what, None, error.fix))
+        self.note("successor_submitted", job=number, why=verdict.why, cause=verdict.cause)
+        self.say(f"job {number} goes on with this run")
+        self.fleet.leave()
+        raise Ended(0)
+
     def end_now(self) -> NoReturn:
         """Slurm ends the job (cancelled, preempted, requeued): say so and go, within a second.
 
@@ -294,14 +368,37 @@ class Supervisor:
         guards that hear nothing would bring a cancelled job back. A SIGTERM of anybody else (the
         node shuts down, a stray kill) is a loss like any other: then the guards shall hear nothing.
         """
-        with contextlib.suppress(UnavailableError):
-            if slurm.state_of(self.job.job_id, timeout_s=1.0) == "RUNNING":
-                os._exit(143)
+        try:
+            job = slurm.show_job(self.job.job_id, timeout_s=2.0)
+        except UnavailableError:
+            os._exit(143)  # the guards ask until somebody answers, and know what a cancel is
+        if job.state == "RUNNING":
+            os._exit(143)
+        if job.lost_its_script and job.restarts == self.job.restarts:
+            self._come_back(job)
         with contextlib.suppress(OSError):
             if self.state.last_event != "requeued":
-                self.journal.append("supervisor_left", why="ended by Slurm")
-        self.fleet.order(do="bye")
+                self.journal.append("supervisor_left", why=f"ended by Slurm: {ended_for(job)}")
+        self.fleet.order(do="bye", over=True)
         os._exit(143)
+
+    def _come_back(self, job: slurm.Job) -> None:
+        """Slurm ends the job, but no person does: for its time limit, or to make room."""
+        with contextlib.suppress(MusterError, OSError):
+            if self.job.requeue:
+                slurm.requeue(job.address)
+                self.journal.append("requeued", why=ended_for(job), cause="asked_to_leave")
+                self.state.last_event = "requeued"
+            elif self.site.submit_successor:
+                number = successor.submit(job, self.run_dir, timeout_s=10.0)
+                facts = {"job": number, "why": ended_for(job), "cause": "asked_to_leave"}
+                self.journal.append("successor_submitted", **facts)
+                self.state.last_event = "requeued"
+
+
+def ended_for(job: slurm.Job) -> str:
+    """Why Slurm ends this job, in words."""
+    return "preempted" if job.preempted else f"{job.state.lower()} {job.reason}".strip()
 
 
 def choose(fit: list[str], previous: list[str], wanted: int) -> list[str]:

@@ -18,6 +18,8 @@ _SIGNALLED = 128  # a shell's exit code for a process that died of signal n is 1
 _TERMINATED = 128 + 15
 _KILLED = 128 + 9
 _MEMORY_FIX = "a smaller batch or model per rank, or more memory for the job (--mem)"
+_TIME_FIX = "raise --time, or save more often; then sbatch with the same --run-dir"
+_CAUSES_FIX = "see journal.jsonl for the causes; then sbatch with the same --run-dir"
 _PROGRAM_FIX = "read the last lines of the rank's log; the failure repeats, so it is in the program"
 
 CAUSES = {
@@ -234,17 +236,13 @@ def _within_budget(e: Evidence, budget: Budget, verdict: Verdict) -> Verdict:
             verdict.node,
             verdict.fix or _PROGRAM_FIX,
         )
-    if no_progress >= budget.no_progress and verdict.cause == "asked_to_leave":
-        why = f"{verdict.why}; {no_progress} times without getting past {place}"
-        fix = "raise --time, or save more often; then sbatch with the same --run-dir"
-        return Verdict("stop", verdict.cause, why, None, fix)
     if no_progress >= budget.no_progress:
         return Verdict(
             "stop",
             verdict.cause,
             f"{verdict.why}; {no_progress} failures in a row without getting past {place}",
             verdict.node,
-            "see journal.jsonl for the causes; then sbatch with the same --run-dir",
+            _TIME_FIX if verdict.cause == "asked_to_leave" else _CAUSES_FIX,
             verdict.exit_code,
         )
     if e.attempts >= budget.attempts:

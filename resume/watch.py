@@ -131,12 +131,16 @@ class Watch:
         watch = s.allocation.node_watch
         self.lost = [name for name in self.nodes if watch.lost(name) and name != s.host]
         unknown = [name for name in quiet if name not in self.lost]
+        others = [name for name in self.nodes if name != s.host]
         if unknown:
             mute_s = _MUTE_FACTOR * s.site.lost_after_s
             with ThreadPoolExecutor(len(unknown)) as pool:
                 for name, alive in zip(unknown, pool.map(s.allocation.answers, unknown)):
                     if not alive or s.fleet.silent_s(name) > mute_s:
                         self.lost.append(name)
+        if others and set(others) <= {*self.lost} & {*unknown} and watch.away():
+            self.lost = []  # nobody answers, not even Slurm: this node is the one that is cut off
+            s.sit_out()
         self._replace_mute_guards([name for name in unknown if name not in self.lost])
 
     def _replace_mute_guards(self, mute: list[str]) -> None:
@@ -176,11 +180,8 @@ class Watch:
     def _ask_to_leave(self) -> None:
         if self.asked is not None:
             return
-        if self.supervisor.time_is_up:
-            self.asked = "time_limit"
-        elif self.unfit():
-            self.asked = "node_unfit"
-        else:
+        self.asked = self.supervisor.must_leave() or ("node_unfit" if self.unfit() else None)
+        if self.asked is None:
             return
         self.asked_at = time.monotonic()
         self.supervisor.say(f"ranks are asked to save and leave ({self.asked})")
@@ -198,12 +199,16 @@ class Watch:
         """All that is known now."""
         s, exits, unfit = self.supervisor, self.exits, self.unfit()
         gone = {*self.lost, *unfit}
+        to_blame = culprit(exits)
+        per_node = self.launched.plan.ranks_per_node
+        blamed = self.nodes[to_blame // per_node] if to_blame is not None else None
+        views = s.fleet.nodes
         return Evidence(
             num_ranks=self.launched.plan.num_ranks,
             num_nodes=len(self.nodes),
             num_usable=len([name for name in s.allocation.usable() if name not in gone]),
             exits=exits,
-            first_failed=culprit(exits),
+            first_failed=to_blame,
             launcher_rc=self.launched.poll(),
             done_file=self.command.done_by == "DONE" and s.done_file.exists(),
             done_by_exit=self.command.done_by == "exit",
@@ -214,6 +219,10 @@ class Watch:
             hung_s=self.hung[2] if self.hung else 0.0,
             timed_out=self._timed_out(),
             asked_to_leave=self.asked,
+            oom_nodes=tuple(n for n in self.nodes if n in views and views[n].kills),
+            blamed_node=self.hung[1] if self.hung else blamed,
+            blamed_before=tuple(s.state.blamed),
+            slurm_away=not exits and s.allocation.node_watch.away(),
             last_step=self.metrics.last_step,
             max_step=s.state.max_step,
             same_place=s.state.same_place,

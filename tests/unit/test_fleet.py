@@ -216,6 +216,14 @@ class Waiter:
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.known: dict[str, tuple[str, str]] = {}
+        self.noted: list[tuple[str, str]] = []
+
+    def note(self, event: str, **facts: object) -> None:
+        self.noted.append((event, str(facts["node"])))
+
+    def suspects(self) -> dict[str, tuple[str, str]]:
+        return self.known
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s

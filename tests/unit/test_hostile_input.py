@@ -20,7 +20,6 @@ from resume import checkpoint, lease, ranks, rundir
 from resume.__main__ import main as save
 from resume.checkpoint import CheckpointDraft, CheckpointError, Fenced
 from resume.guard import Guard, GuardArguments
-from resume.launch import LaunchPlan, srun_argv
 
 
 def draft(folder: Path, step: int = 5) -> CheckpointDraft:
@@ -43,7 +42,7 @@ JobId=9 ArrayJobId=8 ArrayTaskId=0 JobName=x
 def test_a_task_of_an_array_is_itself(
     job: str, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm, "_scontrol", lambda *_: ARRAY)
+    monkeypatch.setattr(slurm, "_scontrol", lambda *_, **__: ARRAY)
     shown = slurm.show_job(job)
     assert (shown.job_id, shown.state, shown.address) == (job, state, f"8_{9 - int(job)}")
     assert shown.reason == {"8": "None", "9": "Resources"}[job]
@@ -143,13 +142,6 @@ def test_children_without_the_marks_are_killed(tmp_path: Path) -> None:
         assert not ranks._is_alive(child[0])
     finally:
         rank.kill()
-
-
-def test_a_percent_sign_in_run_dir_stays_one() -> None:
-    plan = LaunchPlan(
-        Path("/a%u"), Path("/r"), 1, 1, "x", ["n1"], 1, None, None, Path("/b"), "1", 1
-    )
-    assert "--output=/a%%u/logs/attempt_001/rank_%t.log" in srun_argv(plan)
 
 
 def node(states: set[str], reason: str) -> slurm.Node:

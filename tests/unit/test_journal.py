@@ -66,7 +66,18 @@ STORIES: list[tuple[str, list[Entry], dict[str, Any]]] = [
     ("asked to leave, farther", tried("rank_failed", 7) + tried("asked_to_leave", 9), {
         "max_step": 9, "same_place": 0, "no_progress": 0}),
     ("asked to leave, no farther", tried("rank_failed", 7) + tried("asked_to_leave", 7), {
-        "same_place": 1, "no_progress": 1}),
+        "same_place": 1, "no_progress": 2}),
+    ("requeued for want of fit nodes",
+     [{"event": "gate"}, {"event": "incident"}, {"event": "requeued"}] * 2, {"no_progress": 2}),
+    ("the controller was away", tried("slurm_away", None) * 9, {"no_progress": 0}),
+    ("a suspect", [{"event": "suspect", "node": "n1", "boot": "b", "why": "w"}],
+     {"suspects": {"n1": ("b", "w")}}),
+    ("a suspect that has booted", [
+        {"event": "suspect", "node": "n1", "boot": "b", "why": "w"},
+        {"event": "suspect_cleared", "node": "n1"}], {"suspects": {}}),
+    ("a person has acted on a suspect", [
+        {"event": "suspect", "node": "n1", "boot": "b", "why": "w"}, {"event": "stopped"}],
+     {"suspects": {}}),
     ("done", [*tried(None, 30), {"event": "command_done", "command": "train"},
               {"event": "done", "step": 30}],
      {"commands_done": {"train"}, "finished": True, "max_step": 30, "no_progress": 0}),
@@ -124,7 +135,9 @@ def test_lines_of_a_journal_are_read_back(tmp_path: Path) -> None:
 
 
 def test_ends_are_what_guards_respect() -> None:
-    assert sorted(journal.ENDS) == ["done", "requeued", "stopped", "supervisor_left"]
+    assert sorted(journal.ENDS) == [
+        *("done", "requeued", "stopped", "successor_submitted", "supervisor_left")
+    ]
 
 
 # -- verdict and journal together: a run as a loop -------------------------------------------

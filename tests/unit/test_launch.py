@@ -35,7 +35,7 @@ def test_srun_line(plan: LaunchPlan) -> None:
     assert {
         "--overlap", "--no-kill", "--kill-on-bad-exit=1", "--nodes=2", "--ntasks=8",
         "--ntasks-per-node=4", "--nodelist=n1,n3", "--cpus-per-task=6", "--input=none",
-        f"--chdir={plan.run_dir}/recipe", f"--output={plan.run_dir}/logs/attempt_003/rank_%t.log",
+        f"--chdir={plan.run_dir}/recipe",
     } <= set(argv)  # fmt: skip
     assert argv[-3:] == ["sh", "-c", _RANK_SH]
     assert not any(
@@ -73,6 +73,7 @@ def test_environment_of_the_contract(resume: Path | None, said: str, plan: Launc
         "MUSTER_RUN_DIR": str(plan.run_dir), "MUSTER_RECIPE_DIR": str(plan.recipe_dir),
         "MUSTER_ATTEMPT": "3", "MUSTER_TOKEN": "2", "MUSTER_RESUME": said,
         "MUSTER_BEAT_DIR": str(plan.beat_dir), "MUSTER_COMMAND": plan.command,
+        "MUSTER_LOG_DIR": str(plan.log_dir),
         "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29123",
     }  # fmt: skip
     assert found["LOCAL_WORLD_SIZE"] == "4"
@@ -82,7 +83,25 @@ def rank(plan: LaunchPlan, command: str) -> subprocess.Popen[bytes]:
     """What srun starts as rank 5."""
     numbers = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8"}
     env = {**environment(dataclasses.replace(plan, command=command)), **numbers}
+    env["MUSTER_LOG_DIR"] = ""  # as for a user's own srun line: output goes where srun's goes
     return subprocess.Popen(["sh", "-c", _RANK_SH], env=env, stdout=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("folder", ["plain", "a b", "back\\slash %t", "$HOME;'"])
+def test_a_rank_writes_its_own_log(folder: str, plan: LaunchPlan, tmp_path: Path) -> None:
+    plan = dataclasses.replace(plan, run_dir=tmp_path / folder, command="echo out; echo err >&2")
+    plan.log_dir.mkdir(parents=True)
+    env = {**environment(plan), "SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8"}
+    subprocess.run(["sh", "-c", _RANK_SH], env=env, check=True)
+    assert (plan.log_dir / "rank_5.log").read_text() == "out\nerr\n"
+
+
+def test_a_log_that_cannot_be_written_is_storage_trouble(plan: LaunchPlan, tmp_path: Path) -> None:
+    plan = dataclasses.replace(plan, run_dir=tmp_path / "gone")
+    env = {**environment(plan), "SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8"}
+    done = subprocess.run(["sh", "-c", _RANK_SH], env=env, check=False, stderr=subprocess.PIPE)
+    assert done.returncode == 74
+    assert (plan.beat_dir / "rank_5.exit").read_text() == "74\n"
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,6 @@ ON_PURPOSE: dict[str, Callable[[GuardArguments, Scontrol], None]] = {
     "cancelled": job(JobState="CANCELLED"),
     "completed": job(JobState="COMPLETED"),
     "completing without a reason": job(JobState="COMPLETING"),
-    "time limit": job(JobState="TIMEOUT", Reason="TimeLimit"),
     "waiting again": job(JobState="PENDING", Reason="BeginTime"),
     "restarted since": job(Restarts=1),
     "a newer owner": newer_owner,
@@ -116,7 +115,13 @@ def test_what_ended_on_purpose_is_left_alone(
 
 @pytest.mark.parametrize(
     ("state", "reason"),
-    [("RUNNING", "None"), ("COMPLETING", "NonZeroExitCode"), ("FAILED", "RaisedSignal:9(Killed)")],
+    [
+        ("RUNNING", "None"),
+        ("COMPLETING", "NonZeroExitCode"),
+        ("FAILED", "RaisedSignal:9(Killed)"),
+        ("TIMEOUT", "TimeLimit"),
+        ("PREEMPTED", "None"),
+    ],
 )
 def test_states_of_a_job_that_lost_its_script(
     state: str, reason: str, arguments: GuardArguments, scontrol: Scontrol

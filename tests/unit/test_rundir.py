@@ -35,12 +35,41 @@ def test_default_place(there: list[str], restart: int, name: str, tmp_path: Path
     assert default_run_dir(tmp_path, "7", restart) == tmp_path / "runs" / name
 
 
-def test_prepare_leaves_a_nonce_that_is_new_each_time(tmp_path: Path) -> None:
+def test_a_second_start_leaves_the_nonce_alone(tmp_path: Path) -> None:
     run_dir = tmp_path / "deep in" / "run"
     nonces = [prepare(run_dir) for _ in range(2)]
     assert (run_dir / "nonce").read_text() == nonces[1]
-    assert nonces[0] != nonces[1]
+    assert nonces[0] == nonces[1] != prepare(tmp_path / "other")
     assert (run_dir / "logs").is_dir()
+
+
+def test_a_journal_that_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").mkdir()
+    with pytest.raises(CreateError, match=r"journal.jsonl: is no file"):
+        prepare(tmp_path)
+
+
+def test_a_successor_keeps_the_snapshot(tmp_path: Path) -> None:
+    recipe, run_dir = tmp_path / "recipe", tmp_path / "run"
+    recipe.mkdir()
+    (recipe / "recipe.yaml").write_text("old")
+    prepare(run_dir)
+    lease.take(run_dir, "7", 0, 0)
+    snapshot(recipe, run_dir, "7")
+    (recipe / "recipe.yaml").write_text("edited since")
+    rundir.hand_over(run_dir, "7", "8")
+    assert (snapshot(recipe, run_dir, "8") / "recipe.yaml").read_text() == "old"
+    rundir.hand_over(run_dir, "6", "9")  # not this run's job
+    assert (snapshot(recipe, run_dir, "9") / "recipe.yaml").read_text() == "edited since"
+
+
+def test_beats_of_old_supervisors_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rundir, "beat_dir", lambda *_: tmp_path / "x")
+    for name in ("7.1.3", "7.2.4", "77.1.1"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "7.1.n.1.guard").write_text("5")
+    rundir.forget_beats("7", range(2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["7.2.4", "77.1.1"]
 
 
 def test_a_place_that_cannot_be_made(tmp_path: Path) -> None:

@@ -72,12 +72,58 @@ def test_job_field(key: str, value: str, field: str, wanted: object) -> None:
         ("CANCELLED", "NodeDown", False),
         ("COMPLETED", "None", False),
         ("PENDING", "BeginTime", False),
-        ("TIMEOUT", "TimeLimit", False),
+        ("TIMEOUT", "TimeLimit", True),
+        ("COMPLETING", "TimeLimit", True),
+        ("PREEMPTED", "None", True),
+        ("OUT_OF_MEMORY", "OutOfMemory", True),
     ],
 )
 def test_job_that_lost_its_script(state: str, reason: str, lost: bool) -> None:
     job = slurm.parse_job(job_record(JobState=state, Reason=reason), [])
     assert job.lost_its_script is lost
+
+
+def test_a_preempted_job_is_told_from_a_cancelled_one_while_it_completes() -> None:
+    record = job_record(JobState="COMPLETING")
+    assert not slurm.parse_job(record, []).lost_its_script
+    eligible = "   PreemptEligibleTime=2026-11-29T18:38:56 PreemptTime="
+    for when, preempted in (("2026-11-29T18:38:59", True), ("None", False)):
+        job = slurm.parse_job(record + eligible + when, [])
+        assert (job.preempted, job.lost_its_script) == (preempted, preempted)
+
+
+@pytest.mark.parametrize(
+    ("boot", "start", "after"),
+    [
+        ("2026-11-29T18:38:56", "2026-11-29T18:38:55", True),
+        ("2026-11-29T18:38:55", "2026-11-29T18:38:55", False),
+        ("2026-11-29T18:38:55", "2026-12-01T08:00:00", False),
+        ("None", "2026-12-01T08:00:00", False),
+        ("2026-11-29T18:38:55", "Unknown", False),
+    ],
+)
+def test_a_node_that_booted_after_the_job_started(boot: str, start: str, after: bool) -> None:
+    job = slurm.Job("7", "RUNNING", [], "n1", 0, "", requeue=True, start_time=start)
+    assert slurm.Node("n1", frozenset(), "1", boot_time=boot).booted_after(job) is after
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []), ("(null)", []), ("n1", ["n1"]), ("n[1-3,7]", ["n1", "n2", "n3", "n7"]),
+        ("a,b[08-10]", ["a", "b08", "b09", "b10"]), ("r[1-2]n[1,3]x,l",
+         ["r1n1x", "r1n3x", "r2n1x", "r2n3x", "l"]), ("n[001]-ib0", ["n001-ib0"]),
+    ],
+)  # fmt: skip
+def test_node_lists_are_written_out(text: str, names: list[str]) -> None:
+    assert slurm.hostnames(text) == names
+
+
+def test_a_job_from_its_environment_alone() -> None:
+    job = slurm.job_from_environment(
+        {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_RESTART_COUNT": "3"}
+    )
+    assert (job.job_id, job.nodes, job.restarts, job.requeue) == ("7", ["n1", "n2"], 3, False)
 
 
 STATES = [
