@@ -74,6 +74,7 @@ class Guard:
     leaving: bool = False
     over: bool = False  # no other guard follows
     terminated: bool = False
+    told_term: bool = False
 
     def say(self, **facts: Any) -> None:
         """One line to the supervisor; too long a text is cut, never the line."""
@@ -299,8 +300,9 @@ def _supervisor_lost(guard: Guard, watch: LeaseWatch) -> Optional[int]:
     arguments, still_s = guard.arguments, watch.still_s()
     silent_s = time.monotonic() - guard.heard_at
     if guard.terminated and not guard.eof and silent_s < _SPOKEN_TO_S:
-        guard.say(term=True)  # a job that will be preempted; its supervisor still decides
-        guard.terminated = False
+        if not guard.told_term:
+            guard.say(term=True)  # a job that will be preempted; its supervisor still decides
+        guard.told_term = True
         return None
     if guard.terminated or (guard.eof and still_s > arguments.lease_s / 2):
         hurry = arguments.kill_wait_s / 2 if guard.terminated else None

@@ -53,7 +53,7 @@ def rescue(
     time.sleep(_turn_s(arguments.place, hurry_s))
     attempt, changed_at = 0, watch.changed_at
     while time.monotonic() < deadline:
-        still_s = watch.still_s()
+        still_s, pause_s = watch.still_s(), _FIRST_RETRY_S
         try:
             job = slurm.show_job(arguments.job)
             if not _needed(arguments, job):
@@ -68,14 +68,17 @@ def rescue(
                 time.sleep(_FIRST_RETRY_S)
                 continue
             attempt += 1  # counted from when Slurm answers, which all guards see together
-            if _first(arguments, attempt):
+            pause_s = min(_RETRY_S, _FIRST_RETRY_S * attempt)
+            if not _first(arguments, attempt):
+                pause_s = _RETRY_S  # another guard asks Slurm for it at this moment
+            else:
                 with contextlib.suppress(OSError):  # a full disk must not keep the job down
                     _record(arguments, node, job, cause)
                 slurm.requeue(job.address)
         except (UnavailableError, OSError) as error:
             with contextlib.suppress(OSError):  # the reader died with the supervisor
                 print(f"muster guard: {node}: {error}", file=sys.stderr, flush=True)
-        time.sleep(min(_RETRY_S, _FIRST_RETRY_S * max(1, attempt)))
+        time.sleep(pause_s)
     return 1
 
 

@@ -60,12 +60,14 @@ class Run:
         )
         run.dir.mkdir(parents=True, exist_ok=True)
         signal.signal(signal.SIGUSR2, _set_leave)
+        if beat_dir:  # so does Slurm when a job has a grace time before preemption
+            signal.signal(signal.SIGTERM, _set_leave)
         run.beat("setup")  # only now: whoever sees this process number may send SIGUSR2
         return run
 
     @property
     def leave_requested(self) -> bool:
-        """True after SIGUSR2: at the next training-step edge agree, save, exit 0."""
+        """True after SIGUSR2 or SIGTERM: at the next training-step edge agree, save, exit 0."""
         return _leave
 
     @property

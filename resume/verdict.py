@@ -15,7 +15,7 @@ EXIT_DATA, EXIT_STORAGE, EXIT_FENCED, EXIT_CONFIG = 65, 74, 75, 78
 EXIT_CANNOT_RUN, EXIT_NOT_FOUND = 126, 127
 PROGRAM_CAUSES = frozenset({"rank_failed", "left_early", "launch_failed"})
 _SIGNALLED = 128  # a shell's exit code for a process that died of signal n is 128 + n
-_TERMINATED = 128 + 15
+TERMINATED = 128 + 15
 _KILLED = 128 + 9
 _MEMORY_FIX = "a smaller batch or model per rank, or more memory for the job (--mem)"
 _TIME_FIX = "raise --time, or save more often; then sbatch with the same --run-dir"
@@ -137,7 +137,7 @@ def culprit(exits: dict[int, int]) -> Optional[int]:
 
     def weight(rank: int) -> int:
         code = exits[rank]
-        return 2 if code == _TERMINATED else 1 if code < _SIGNALLED else 0
+        return 2 if code == TERMINATED else 1 if code < _SIGNALLED else 0
 
     failed = [rank for rank, code in exits.items() if code != 0]
     return min(failed, key=weight) if failed else None

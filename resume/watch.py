@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Optional
 
 from muster.recipe import Command, Hang
 from resume.metrics import MetricsTail
-from resume.verdict import Evidence, culprit
+from resume.verdict import TERMINATED, Evidence, culprit
 
 if TYPE_CHECKING:
     from resume.launch import Launched
@@ -188,6 +188,13 @@ class Watch:
         order = {"attempt": self.launched.plan.attempt, "signal": "SIGUSR2"}
         self.supervisor.fleet.order(do="signal", **order)
 
+    def _asked_by_slurm(self) -> Optional[str]:
+        """Ranks that left by themselves, or of a SIGTERM, may have heard of a preemption first."""
+        if self.exits and set(self.exits.values()) <= {0, TERMINATED}:
+            self.supervisor.allocation.node_watch.refresh()
+            return self.supervisor.must_leave()
+        return None
+
     def unfit(self) -> dict[str, str]:
         """Training nodes that muster's health check has condemned, with its reason."""
         reasons = {
@@ -218,7 +225,7 @@ class Watch:
             hung_node=self.hung[1] if self.hung else None,
             hung_s=self.hung[2] if self.hung else 0.0,
             timed_out=self._timed_out(),
-            asked_to_leave=self.asked,
+            asked_to_leave=self.asked or self._asked_by_slurm(),
             oom_nodes=tuple(n for n in self.nodes if n in views and views[n].kills),
             blamed_node=self.hung[1] if self.hung else blamed,
             blamed_before=tuple(s.state.blamed),

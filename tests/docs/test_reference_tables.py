@@ -22,6 +22,7 @@ from muster.recipe import Recipe
 from muster.site import Site
 from resume import cli, launch
 from resume.report import words
+from resume.verdict import CAUSES
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -165,6 +166,11 @@ def test_every_cause_has_its_row() -> None:
     listed = {cause for row in rows("journal.md", "Causes") for cause in code(row[0])}
     assert listed == set(words._NAMES)
     assert given_causes() <= listed
+
+
+def test_kinds_of_causes() -> None:
+    listed = {code(cause)[0]: (kind, action) for cause, kind, action in rows("journal.md", "Kinds")}
+    assert listed == CAUSES
 
 
 def test_every_variable_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:

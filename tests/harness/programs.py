@@ -32,13 +32,16 @@ def job_record(**values: object) -> str:
     """A job as `scontrol show job` prints it, cut to what is read."""
     v = {
         "JobId": "7", "JobName": "train", "JobState": "RUNNING", "Reason": "None", "Restarts": 0,
-        "Requeue": 1, "NodeList": "n1,n2", "BatchHost": "n1", "Command": "/r/run.sbatch", **values,
+        "Requeue": 1, "NodeList": "n1,n2", "BatchHost": "n1", "Command": "/r/run.sbatch",
+        "StartTime": "2024-06-01T00:00:00", "PreemptTime": "None", **values,
     }  # fmt: skip
     return (
         f"JobId={v['JobId']} JobName={v['JobName']}\n"
         f"   UserId=u(1000) GroupId=u(1000) MCS_label=N/A\n"
         f"   JobState={v['JobState']} Reason={v['Reason']} Dependency=(null)\n"
         f"   Requeue={v['Requeue']} Restarts={v['Restarts']} BatchFlag=1 Reboot=0 ExitCode=0:0\n"
+        f"   StartTime={v['StartTime']} EndTime=Unknown Deadline=N/A\n"
+        f"   PreemptEligibleTime=None PreemptTime={v['PreemptTime']}\n"
         f"   NodeList={v['NodeList']}\n   BatchHost={v['BatchHost']}\n"
         f"   Command={v['Command']}\n   WorkDir=/r\n"
     )
@@ -46,14 +49,15 @@ def job_record(**values: object) -> str:
 
 def node_record(name: str, state: str = "ALLOCATED", **values: object) -> str:
     """A node as `scontrol show node` prints it, cut to what is read."""
-    v = {"NodeAddr": "127.0.0.1", "Port": 6818, "Reason": "", **values}
+    v = {"NodeAddr": "127.0.0.1", "Port": 6818, "Reason": "", "BootTime": "2024-01-01T00:00:00"}
+    v.update(values)
     reason = f"   Reason={v['Reason']}\n" if v["Reason"] else ""
     return (
         f"NodeName={name} Arch=x86_64 CoresPerSocket=1 \n"
         f"   NodeAddr={v['NodeAddr']} NodeHostName={name} Port={v['Port']} Version=22.05.8\n"
         f"   OS=Linux 6.1.0 #1 SMP Debian 6.1.0-1 (2023-05-08) \n"
         f"   State={state} ThreadsPerCore=1 TmpDisk=0 Weight=1\n"
-        f"   Partitions=main,big \n   BootTime=2024-01-01T00:00:00 LastBusyTime=None\n"
+        f"   Partitions=main,big \n   BootTime={v['BootTime']} LastBusyTime=None\n"
         f"{reason}\n"
     )
 

@@ -17,7 +17,7 @@ from muster.errors import CreateError
 from muster.site import Site
 from resume import allocation, lease
 from resume.allocation import Allocation
-from resume.fleet import Fleet, guard_srun, step_environment
+from resume.fleet import Fleet, NodeView, guard_srun, step_environment
 from resume.nodewatch import NodeWatch
 from tests.harness.programs import Scontrol, node_record, put
 
@@ -301,6 +301,72 @@ def test_a_spare_that_is_slow_does_not_hold_up(
     assert one.bad == {}  # slow, not bad
 
 
+def test_a_suspect_stays_out_until_it_boots(gate: Callable[..., Allocation]) -> None:
+    first = gate()
+    first.gate(2)
+    first.condemn("n2", "does not respond")
+    assert isinstance(first.waiter, Waiter)
+    assert first.waiter.noted == [("suspect", "n2")]
+    boot = first.fleet.boots["n2"]
+    first.fleet.leave()
+    again = gate()
+    assert isinstance(again.waiter, Waiter)
+    again.waiter.known = {"n2": (boot, "does not respond"), "n3": ("another boot", "lost")}
+    assert again.gate(2) == ["n1", "n3"]
+    assert again.bad == {"n2": "suspect until it boots: does not respond"}
+    assert again.waiter.noted == [("suspect_cleared", "n3")]
+
+
+def test_what_three_nodes_show_is_no_nodes_fault(
+    gate: Callable[..., Allocation], tmp_path: Path
+) -> None:
+    (tmp_path / "unfit").write_text("n1\nn2\nn3\n")
+    one = gate()
+    assert one.gate(2) == []
+    assert one.bad == {}
+    assert "3 nodes fail alike: gpu" in one.shared_fault
+    (tmp_path / "unfit").write_text("n1\n")
+    assert one.gate(2) == ["n2", "n3"]
+    assert (list(one.bad), one.shared_fault) == (["n1"], "")
+
+
+@pytest.mark.parametrize(
+    ("failed", "said"),
+    [
+        ({}, ""),
+        ({"n1": ["a: x"], "n2": ["a: x"]}, ""),
+        ({"n1": ["a: x"], "n2": ["b: y"], "n3": ["c: z"]}, ""),
+        ({"n1": ["a: x"], "n2": ["a: y"], "n3": ["b: z", "a: w"]}, "3 nodes fail alike: a: x"),
+        ({"n1": []}, ""),
+    ],
+)
+def test_shared_fault(failed: dict[str, list[str]], said: str) -> None:
+    assert allocation.shared_fault(failed) == said
+
+
+def test_who_passed_the_check_after_a_failure_is_not_asked_again(
+    gate: Callable[..., Allocation], tmp_path: Path
+) -> None:
+    one = gate()
+    one.gate(2)
+    suspect = one.ask_suspects(["n1", "n2"], since=0.0)
+    assert suspect is not None
+    assert (suspect.verdict, suspect.node) == ("unknown", None)
+    (tmp_path / "unfit").write_text("n1\n")
+    assert one.gate(2)[:2] == ["n1", "n2"]
+    one.passed_at -= 1000
+    assert one.gate(2) == ["n2", "n3"]
+
+
+def test_a_report_in_several_lines_is_one(fleet: Fleet) -> None:
+    view = NodeView()
+    fleet.nodes = {"n1": view}
+    fleet._note(view, {"n": "n1", "r": {"0": ["step", 1, 0.1]}, "x": {}, "more": True})
+    assert not view.beats
+    fleet._note(view, {"n": "n1", "r": {"1": ["step", 1, 0.1]}, "x": {"0": 137}, "o": 2})
+    assert (sorted(view.beats), view.exits, view.kills) == ([0, 1], {0: 137}, 2)
+
+
 # -- what Slurm says of the nodes ------------------------------------------------------------
 
 
@@ -341,3 +407,20 @@ def test_a_silent_slurm_changes_nothing(scontrol: Scontrol) -> None:
     watch.refresh()
     assert not watch.lost("n1")
     assert not NodeWatch("7", ["n1"]).lost("n1")
+
+
+def test_a_large_job_and_a_slow_slurm_are_asked_rarely(scontrol: Scontrol) -> None:
+    watch = NodeWatch("7", [f"n{number}" for number in range(1000)])
+    watch.refresh()
+    assert watch.period_s >= 10.0
+
+
+def test_away_means_that_slurm_does_not_answer_now(scontrol: Scontrol) -> None:
+    watch = NodeWatch("7", ["n1", "n2"])
+    assert not watch.away()
+    (scontrol.state / "job").write_text("")
+    assert not watch.away()  # it has answered just now
+    watch.answered_at -= 100
+    assert watch.away()
+    assert watch.address("n1") == "127.0.0.1"
+    assert watch.address("unknown") == "unknown"

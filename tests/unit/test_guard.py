@@ -366,6 +366,28 @@ def test_a_guard_that_was_replaced_or_cut_off_leaves_the_job_alone(
     assert scontrol.requeued == []
 
 
+def test_a_guard_outlives_a_newer_one_that_dies_at_once(
+    guard: Callable[..., Guard], scontrol: Scontrol
+) -> None:
+    old = guard("n2", LEASE_S)
+    old.hear("hello")
+    newer = guard("n2", LEASE_S)
+    newer.hear("hello")  # it has left its mark
+    newer.process.kill()
+    old.hang_up()
+    assert old.process.wait(LONG) == 0
+    assert scontrol.requeued == ["7"]
+
+
+def test_sigterm_while_the_supervisor_speaks_is_passed_on(guard: Callable[..., Guard]) -> None:
+    one = guard("n2")
+    one.hear("hello")
+    one.tell(do="alive")
+    one.process.send_signal(signal.SIGTERM)
+    one.hear("term")
+    assert one.process.poll() is None
+
+
 @pytest.mark.parametrize("end", ["cancelled", "stopped"])
 def test_an_end_on_purpose_is_respected(
     end: str, guard: Callable[..., Guard], run_dir: Path, scontrol: Scontrol

@@ -30,7 +30,7 @@ def lost_host(scontrol: Scontrol) -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rescue, "_RETRY_S", 0.05)
+    monkeypatch.setattr(rescue, "_RETRY_S", 1.0)
     monkeypatch.setattr(rescue, "_PATIENCE_S", 20.0)
 
 
@@ -206,4 +206,38 @@ def test_lost_host_must_be_down_first(arguments: GuardArguments, scontrol: Scont
         assert scontrol.requeued == []
         scontrol.nodes(node_record("n1", "DOWN*"))
         assert future.result(30) == 0
+    assert scontrol.requeued == ["7"]
+
+
+def test_a_host_that_was_back_before_slurm_missed_it(
+    arguments: GuardArguments, scontrol: Scontrol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rescue, "_DOWN_WAIT_S", 1000.0)
+    scontrol.nodes(node_record("n1", BootTime="2024-06-01T09:00:00"), node_record("n2"))
+    assert rescue.rescue(arguments, "n2", stood_still(arguments.run_dir), CAUSE) == 0
+    assert scontrol.requeued == ["7"]
+
+
+def test_a_guard_that_slurm_will_kill_does_not_wait_for_the_whole_lease(
+    arguments: GuardArguments, scontrol: Scontrol
+) -> None:
+    watch = stood_still(arguments.run_dir)
+    watch.changed_at = time.monotonic() - 3.0  # the lease is 15 s
+    assert rescue.rescue(arguments, "n2", watch, CAUSE, hurry_s=1.0) == 0
+    assert scontrol.requeued == ["7"]
+
+
+@pytest.mark.parametrize(
+    ("place", "hurry_s", "turn_s"),
+    [(0, None, 0), (7, None, 0), (8, None, 1), (999, None, 60), (8, 1.0, 0.5), (0, 1.0, 0)],
+)
+def test_a_thousand_guards_do_not_ask_at_once(
+    place: int, hurry_s: float | None, turn_s: float
+) -> None:
+    assert rescue._turn_s(place, hurry_s) == turn_s
+
+
+def test_a_preempted_job_comes_back(arguments: GuardArguments, scontrol: Scontrol) -> None:
+    scontrol.job(JobState="COMPLETING", PreemptTime="2024-06-01T09:00:00")
+    assert rescue.rescue(arguments, "n2", stood_still(arguments.run_dir), CAUSE) == 0
     assert scontrol.requeued == ["7"]

@@ -84,11 +84,8 @@ def test_job_that_lost_its_script(state: str, reason: str, lost: bool) -> None:
 
 
 def test_a_preempted_job_is_told_from_a_cancelled_one_while_it_completes() -> None:
-    record = job_record(JobState="COMPLETING")
-    assert not slurm.parse_job(record, []).lost_its_script
-    eligible = "   PreemptEligibleTime=2026-11-29T18:38:56 PreemptTime="
     for when, preempted in (("2026-11-29T18:38:59", True), ("None", False)):
-        job = slurm.parse_job(record + eligible + when, [])
+        job = slurm.parse_job(job_record(JobState="COMPLETING", PreemptTime=when), [])
         assert (job.preempted, job.lost_its_script) == (preempted, preempted)
 
 

@@ -12,7 +12,7 @@ GREED = Sabotage(
 )
 
 
-@fault(recovers("retry", "rank_failed"), sabotage=GREED)
+@fault(recovers("retry", "out_of_memory"), sabotage=GREED)
 def run_out_of_memory(stage: Stage) -> None:
     pids = processes.ranks(stage.run, 1)
     stage.undo.enter_context(memory.limited(pids, 64 << 20))

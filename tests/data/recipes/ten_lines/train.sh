@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The smallest recipe: the contract in ten lines of bash. Rank 0 "trains", the others show life.
-step=0 && leave=0 && trap 'leave=1' USR2
+step=0 && leave=0 && trap 'leave=1' USR2 TERM
 [[ -z ${MUSTER_RESUME:-} ]] || step=$(<"$MUSTER_RESUME/step")
 beat() { echo "{\"pid\":$$,\"phase\":\"step\",\"step\":$step}" >"$MUSTER_BEAT_DIR/rank_$RANK.json"; }
 save() { echo "$step" >step && RANK=0 WORLD_SIZE=1 MUSTER_BEAT_DIR="" python3 -m resume save "$step" step || return 74; }
