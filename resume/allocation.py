@@ -153,6 +153,7 @@ class Allocation:
                 self.waiter.say("Slurm does not answer; waiting for it, ranks are not touched")
             told = True
             self.waiter.wait_for(lambda: False, _SLURM_WAIT_S)
+            self.fleet.drop()
             self.fleet.start(names)
 
     def _guards_came(self) -> bool:

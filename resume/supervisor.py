@@ -37,6 +37,7 @@ _MAX_BACKOFF_S = 30.0
 _STORAGE_WAIT_S = 2.0
 _DOWN_WAIT_S = 60.0
 _MAX_REQUEUE_PAUSE_S = 300.0
+_DOUBTS = 4  # failures without progress after which suspects that pass the gate are used again
 
 
 class Ended(Exception):  # noqa: N818  (an end, not an error)
@@ -115,8 +116,12 @@ class Supervisor:
         self.wait_for(lambda: False, _STORAGE_WAIT_S)
 
     def suspects(self) -> dict[str, tuple[str, str]]:
-        """{node: (boot id, why)} of nodes that were put out and have not booted since."""
-        return self.state.suspects
+        """{node: (boot id, why)} of nodes that were put out and have not booted since.
+
+        After some failures without progress there may be no others left, and one that passes the
+        gate is better than none.
+        """
+        return self.state.suspects if self.state.no_progress < _DOUBTS else {}
 
     def must_leave(self) -> Optional[str]:
         """Why Slurm will end this job soon; None: nothing is known of it."""
