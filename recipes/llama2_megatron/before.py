@@ -36,9 +36,7 @@ def begin(words: list[str]) -> tuple[Config, resume.Run]:
         config = load(HERE, words)
         per_node = int(os.environ.get("LOCAL_WORLD_SIZE") or run.world_size)
         check(config, Ranks(run.world_size, per_node))
-        if importlib.util.find_spec("psutil") is None:
-            what = "is not installed, and without it Megatron-Core never ends a checkpoint"
-            raise Stop(Stop.UNAVAILABLE, "Python package psutil", what, "pip install psutil")
+        need_psutil()
     except Stop as stop:
         # All say it: the first to exit ends the others, maybe before they have said a word.
         print(stop, file=sys.stderr)
@@ -52,6 +50,17 @@ def begin(words: list[str]) -> tuple[Config, resume.Run]:
     if config.train.deterministic:
         os.environ.setdefault("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0")  # Transformer Engine
     return config, run
+
+
+def need_psutil() -> None:
+    """Megatron-Core's writers use it, do not declare it, and hang for ever without.
+
+    Raises:
+        Stop: it is not installed (69).
+    """
+    if importlib.util.find_spec("psutil") is None:
+        what = "is not installed, and without it Megatron-Core never ends a checkpoint"
+        raise Stop(Stop.UNAVAILABLE, "Python package psutil", what, "pip install psutil")
 
 
 def report(words: list[str]) -> str:
@@ -78,14 +87,16 @@ def report(words: list[str]) -> str:
         "optimizer": need.optimizer,
         "activations": need.activations + need.logits,
     }
+    copies = f"data {data_parallel(config, ranks)}"
+    whole = f"{config.model.size}: {count_parameters(config.model):,} parameters"
+    split = f"tensor {parallel.tensor} x pipeline {parallel.pipeline} x context {parallel.context}"
+    passes = f"{accumulation(config, ranks)} forward passes"
+    micro = f"micro batch {config.train.micro_batch}"
+    sizes = " + ".join(f"{name} {value / GIB:.1f}" for name, value in parts.items())
     lines = [
-        f"{config.model.size}: {count_parameters(config.model):,} parameters on {ranks.total} ranks"
-        f" = tensor {parallel.tensor} x pipeline {parallel.pipeline} x context {parallel.context}"
-        f" x data {data_parallel(config, ranks)}",
-        f"batch {config.train.global_batch} = micro batch {config.train.micro_batch}"
-        f" x {accumulation(config, ranks)} forward passes x data {data_parallel(config, ranks)}",
-        f"memory for each GPU, estimated: {need.total / GIB:.1f} GiB = "
-        + " + ".join(f"{name} {value / GIB:.1f}" for name, value in parts.items()),
+        f"{whole} on {ranks.total} ranks = {split} x {copies}",
+        f"batch {config.train.global_batch} = {micro} x {passes} x {copies}",
+        f"memory for each GPU, estimated: {need.total / GIB:.1f} GiB = {sizes}",
     ]
     if config.machine.memory_gb is not None:
         usable = config.machine.memory_gb * USABLE

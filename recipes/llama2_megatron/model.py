@@ -88,7 +88,8 @@ def uses_bf16(config: Config, kernels: Kernels) -> bool:
 def build(config: Config, kernels: Kernels) -> list[DistributedDataParallel]:
     """The pieces of the model that this rank holds, on its device, weights not yet set.
 
-    The random states must be seeded: the library switches to them even to do nothing. Deterministic mode fills fresh memory with NaN, so a weight that nobody sets shows at once.
+    The random states must be seeded: the library switches to them even to do nothing. Deterministic
+    mode fills fresh memory with NaN, so a weight that nobody sets shows at once.
     """
     parallel = config.parallel
     if parallel.context > 1 and not kernels.engine:
@@ -210,7 +211,7 @@ def layer_spec(
     return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)
 
 
-def bare(piece: torch.nn.Module) -> GPTModel:
+def bare(piece: Any) -> GPTModel:
     """The model without what is wrapped around it."""
     while not isinstance(piece, GPTModel):
         piece = piece.module

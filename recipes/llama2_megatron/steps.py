@@ -56,10 +56,10 @@ def added(losses: list[Tensor], device: torch.device) -> Tensor:
 
 def speaks_for_data() -> bool:
     """Whether this rank is the one of a copy of the model that reports which samples it saw."""
-    return (
+    return bool(
         parallel_state.get_tensor_model_parallel_rank() == 0
         and parallel_state.get_context_parallel_rank() == 0
-        and parallel_state.is_pipeline_first_stage()
+        and parallel_state.is_pipeline_first_stage(ignore_virtual=True)
     )
 
 

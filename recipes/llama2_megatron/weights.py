@@ -55,7 +55,7 @@ class Shard:
         return np.arange(*self.part(whole))
 
 
-def pieces(name: str, shape: Model, shard: Shard) -> list[Piece]:
+def pieces(name: str, shape: Model, shard: Shard) -> list[Piece]:  # noqa: PLR0911  (a table)
     """What a parameter consists of, from first row to last.
 
     Args:
