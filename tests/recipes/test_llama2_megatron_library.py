@@ -54,7 +54,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """What the work returns, from a fork; an exception there becomes a string that begins with !."""
+    """What the work returns, from a fork; an exception there becomes a text that begins with !"""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
