@@ -259,7 +259,7 @@ def _record_takeover(s: Supervisor, entries: list[dict[str, Any]], restart: int)
         detail=f"{host} was lost" if cause == "batch_host_lost" else f"{host} lost its supervisor",
         last_step=tail.last_step,
         last_step_time=tail.last_time,
-        detected_at=told.get("time", time.time()),
+        detected_at=told.get("noticed", time.time()),
     )
     if number is not None:
         s.note(

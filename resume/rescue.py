@@ -48,7 +48,7 @@ def rescue(
         cause: supervisor_lost or batch_host_lost, for the journal.
         hurry_s: Slurm kills this guard soon: longest stillness of the lease that is waited for.
     """
-    deadline = time.monotonic() + _PATIENCE_S
+    noticed, deadline = time.time(), time.monotonic() + _PATIENCE_S
     lease_s = min(arguments.lease_s, max(_SHORTEST_STILL_S, hurry_s or math.inf))
     time.sleep(_turn_s(arguments.place, hurry_s))
     attempt, changed_at = 0, watch.changed_at
@@ -73,7 +73,7 @@ def rescue(
                 pause_s = _RETRY_S  # another guard asks Slurm for it at this moment
             else:
                 with contextlib.suppress(OSError):  # a full disk must not keep the job down
-                    _record(arguments, node, job, cause)
+                    _record(arguments, node, job, {"cause": cause, "noticed": noticed})
                 slurm.requeue(job.address)
         except (UnavailableError, OSError) as error:
             with contextlib.suppress(OSError):  # the reader died with the supervisor
@@ -123,11 +123,14 @@ def _first(arguments: GuardArguments, attempt: int) -> bool:
     return True
 
 
-def _record(arguments: GuardArguments, node: str, job: slurm.Job, cause: str) -> None:
-    """Leave word for the next supervisor, which writes it into the journal."""
+def _record(arguments: GuardArguments, node: str, job: slurm.Job, loss: dict[str, object]) -> None:
+    """Leave word for the next supervisor, which writes it into the journal.
+
+    From when the loss was noticed to the requeue it was Slurm that was waited for.
+    """
     path = rescue_file(arguments.run_dir, arguments.job, arguments.restart)
     if not path.exists():
-        facts = {"by": node, "time": time.time(), "batch_host": job.batch_host, "cause": cause}
+        facts = {"by": node, "time": time.time(), "batch_host": job.batch_host, **loss}
         write_json(path, facts)
 
 

@@ -60,6 +60,7 @@ def test_job_that_lost_its_supervisor_is_requeued_and_word_is_left(
     assert scontrol.requeued == ["7"]
     told = json.loads(rescue.rescue_file(arguments.run_dir, "7", 0).read_text())
     assert (told["by"], told["cause"]) == ("n2", CAUSE)
+    assert told["noticed"] <= told["time"]
     assert told["batch_host"] == (None if batch_host == "(null)" else "n1")
 
 
