@@ -7,7 +7,6 @@ import torch
 
 import resume
 from config import Config
-from model import flops_per_token
 
 # Dense bf16 peaks without sparsity, from NVIDIA's data sheets; the first name that fits counts.
 PEAK_FLOPS = {
@@ -24,13 +23,18 @@ class Logger:
     """Written by rank 0 alone; the other ranks may call it too."""
 
     def __init__(
-        self, run: resume.Run, config: Config, device: torch.device, resumed_step: int
+        self,
+        run: resume.Run,
+        config: Config,
+        device: torch.device,
+        resumed_step: int,
+        flops_per_token: int,
     ) -> None:
         self.run, self.device, self.resumed_step = run, device, resumed_step
         self.wants_board = config.log.tensorboard and run.rank == 0
         self.board: Any = None
         self.step_tokens = config.train.global_batch * config.train.seq_len
-        self.flops = flops_per_token(config.model, config.train.seq_len)
+        self.flops = flops_per_token
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         self.peak = next((peak for key, peak in PEAK_FLOPS.items() if key in name), None)
 

@@ -7,8 +7,9 @@
 Input: files or folders of .txt (one document each), .jsonl (field `text`) or .parquet (column
 `text`); .txt and .jsonl may be compressed (.xz, .gz). Tokenizer: a Hugging Face tokenizer.json or
 a sentencepiece .model such as that of Llama 2. Output: tokens.bin (all documents in order of file
-name, each followed by the end-of-document token) and meta.json. Both appear whole or not at all, so
-the command may be killed at any moment and may run on several nodes at once.
+name, each followed by the end-of-document token), tokens.idx (with it, a data set as Megatron has
+them) and meta.json. They appear whole or not at all, so the command may be killed at any moment and
+may run on several nodes at once.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import os
 import socket
 import sys
 import zlib
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from errors import Stop
+from megatron_index import token_dtype, write_index
 
 HERE = Path(__file__).resolve().parent
 KINDS = (".txt", ".jsonl", ".parquet", ".txt.xz", ".jsonl.xz", ".txt.gz", ".jsonl.gz")
@@ -224,25 +227,24 @@ def _end(path: Path, known: list[int], asked: str | None) -> int:
 def write_tokens(
     out: Path, files: list[Path], tokenizer: Tokenizer, facts: dict[str, Any]
 ) -> dict[str, Any]:
-    """Write tokens.bin, then meta.json; a reader that finds meta.json finds the tokens too."""
-    dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
+    """Write the tokens, then meta.json; a reader that finds meta.json finds the tokens too."""
+    dtype = token_dtype(tokenizer.vocab_size)
     try:
         out.mkdir(parents=True, exist_ok=True)
         remove_leftovers(out)
-        writing = _own_name(out, "tokens.bin")
-        digest, num_tokens = hashlib.sha256(), 0
-        with writing.open("wb") as file:
+        writing = {name: _own_name(out, name) for name in ("tokens.bin", "tokens.idx")}
+        digest, lengths = hashlib.sha256(), array("i")
+        with writing["tokens.bin"].open("wb") as file:
             for batch in _batches(files):
                 for ids in tokenizer.encode(batch):
                     block = np.array([*ids, tokenizer.end], dtype=dtype).tobytes()
                     file.write(block)
                     digest.update(block)
-                    num_tokens += len(ids) + 1
-            file.flush()
-            os.fsync(file.fileno())
+                    lengths.append(len(ids) + 1)
+        write_index(writing["tokens.idx"], dtype, lengths)
         meta = {
             "dtype": dtype.name,
-            "num_tokens": num_tokens,
+            "num_tokens": sum(lengths),
             "vocab_size": tokenizer.vocab_size,
             "eod": tokenizer.end,
             "sha256": digest.hexdigest(),
@@ -255,21 +257,27 @@ def write_tokens(
     return meta
 
 
-def publish(out: Path, writing: Path, meta: dict[str, Any]) -> None:
+def publish(out: Path, writing: dict[str, Path], meta: dict[str, Any]) -> None:
     """Put finished files in place by renaming. Another node may do the same at the same time."""
+    for path in writing.values():
+        _sync(path)
     have = read_meta(out)
     if have is not None and have.get("sha256") != meta["sha256"]:
         (out / "meta.json").unlink(missing_ok=True)  # never let it describe other tokens
-    writing.replace(out / "tokens.bin")
+    for name, path in writing.items():
+        path.replace(out / name)
     meta_writing = _own_name(out, "meta.json")
-    with meta_writing.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(meta, indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    meta_writing.write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
+    _sync(meta_writing)
     meta_writing.replace(out / "meta.json")
-    folder = os.open(out, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+    _sync(out)
+
+
+def _sync(path: Path) -> None:
+    """Force a file, or a folder's names, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
 
 
 def read_meta(out: Path) -> dict[str, Any] | None:

@@ -39,13 +39,14 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F  # noqa: N812  (everybody calls it F)
 
+from backend import backend_name
 from checkpoint import Saver, compare, live_state, load, read_facts
 from config import Config, Optim, accumulation
 from config import load as load_config
 from data import Samples, as_int64, digest, open_samples, own_positions, sample_id
 from errors import Stop
 from log import Logger
-from model import Llama, init_weights
+from model import Llama, flops_per_token, init_weights
 
 HERE = Path(__file__).resolve().parent
 MASK = (1 << 64) - 1
@@ -71,7 +72,8 @@ def train(run: resume.Run, config: Config) -> None:
     saver = Saver(
         run, config.checkpoint, live_state(model, optimizer), group, saved["step"] or None
     )
-    logger = Logger(run, config, device, saved["step"])
+    flops = flops_per_token(config.model, config.train.seq_len)
+    logger = Logger(run, config, device, saved["step"], flops)
 
     step, consumed, loss = saved["step"], saved["consumed"], saved["loss"]
     while step < config.train.steps:
@@ -152,11 +154,12 @@ def connect(run: resume.Run, config: Config) -> tuple[torch.device, dist.Process
         device = torch.device("cpu")
         torch.set_num_threads(config.train.cpu_threads)
     timeout = timedelta(seconds=config.dist.timeout_s)
+    backend = backend_name(config.dist.backend, config.dist.plugin, on_gpu=on_gpu)
     store = None
     if run.world_size == 1:  # by hand: no address needed
         store = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(
-        "cuda:nccl,cpu:gloo" if on_gpu else "gloo",
+        f"cuda:{backend},cpu:gloo" if on_gpu else backend,
         store=store,
         rank=run.rank,
         world_size=run.world_size,

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,17 +19,19 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 180  # generous: CI machines are slow and shared
+TIMEOUT_S = 600  # generous: CI machines are slow and shared
 
 
-def load_recipe(name: str) -> Any:
+def load_recipe(name: str, *only: str) -> Any:
     """The modules of a recipe by name. Several recipes have a model.py, so none stays imported."""
     folder = ROOT / "recipes" / name
     names = sorted(path.stem for path in folder.glob("*.py"))
     kept = {n: sys.modules.pop(n) for n in names if n in sys.modules}
     sys.path.insert(0, str(folder))
     try:
-        return SimpleNamespace(**{n: importlib.import_module(n) for n in names})
+        with warnings.catch_warnings():  # Megatron-Core says what is not installed
+            warnings.simplefilter("ignore")
+            return SimpleNamespace(**{n: importlib.import_module(n) for n in only or names})
     finally:
         sys.path.remove(str(folder))
         for n in names:
@@ -40,6 +43,12 @@ def load_recipe(name: str) -> Any:
 def fsdp() -> Any:
     pytest.importorskip("torch")
     return load_recipe("llama2_fsdp")
+
+
+@pytest.fixture(scope="session")
+def megatron() -> Any:
+    pytest.importorskip("megatron.core")
+    return load_recipe("llama2_megatron")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -137,7 +137,7 @@ def test_large_vocabularies_take_four_bytes(tmp_path: Path, fsdp: Any) -> None:
     tokenizer = fsdp.prepare.Tokenizer(lambda texts: [[70_000] for _ in texts], 100_000, 99_999)
     fsdp.prepare.write_tokens(tmp_path / "out", [tmp_path / "a.txt"], tokenizer, {})
     tokens, meta = read(tmp_path / "out")
-    assert meta["dtype"] == "uint32"
+    assert meta["dtype"] == "int32"
     assert tokens.tolist() == [70_000, 99_999]
 
 

@@ -1,0 +1,106 @@
+"""Every recipe, discovered: its folder is complete, short, explained, and stands alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = sorted(path.parent for path in ROOT.glob("recipes/*/recipe.yaml"))
+SHARED = ROOT / "recipes"
+each_recipe = pytest.mark.parametrize("folder", RECIPES, ids=lambda path: path.name)
+
+
+@each_recipe
+def test_folder_is_complete(folder: Path) -> None:
+    wanted = (
+        "README.md",
+        "run.sbatch",
+        "train.py",
+        "prepare.py",
+        "config.yaml",
+        "requirements.txt",
+    )
+    assert [name for name in wanted if not (folder / name).is_file()] == []
+    assert (ROOT / "tests" / "golden" / f"{folder.name}.json").is_file()
+    assert list((folder / "sizes").glob("*.yaml"))
+
+
+@each_recipe
+def test_train_reads_top_to_bottom(folder: Path) -> None:
+    assert len((folder / "train.py").read_text().splitlines()) <= 400
+
+
+@each_recipe
+def test_nothing_of_ours_is_imported_but_resume(folder: Path) -> None:
+    found = set()
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.add(node.module.partition(".")[0])
+    assert found & {"muster", "healthcheck", "tests"} == set()
+    assert "resume" in found
+
+
+@each_recipe
+def test_no_fact_of_a_site(folder: Path) -> None:
+    """Fabric variables, mounts and partitions belong to the cluster."""
+    texts = [*folder.glob("*.py"), *folder.glob("*.yaml"), folder / "run.sbatch"]
+    for path in texts:
+        assert (
+            re.findall(r"/fsx\b|\bNCCL_\w+|\bFI_\w+|--partition|--account", path.read_text()) == []
+        )
+
+
+@each_recipe
+def test_every_file_stands_in_the_readme(folder: Path) -> None:
+    readme = (folder / "README.md").read_text()
+    names = [p.name for p in folder.glob("*.py")] + [p.name for p in folder.glob("*.yaml")]
+    assert [name for name in sorted(names) if f"`{name}`" not in readme] == []
+
+
+def keys(path: Path) -> set[str]:
+    tree: dict[str, Any] = yaml.safe_load(path.read_text())
+    return {f"{section}.{key}" for section, values in tree.items() for key in values}
+
+
+@each_recipe
+def test_every_option_is_explained(folder: Path) -> None:
+    """A reason beside each option of config.yaml, and a row in the README's table."""
+    readme = (folder / "README.md").read_text()
+    files = [folder / "config.yaml", *folder.glob("sizes/*.yaml"), *folder.glob("layouts/*.yaml")]
+    options = set().union(*(keys(path) for path in files))
+    assert [name for name in sorted(options) if f"`{name}`" not in readme] == []
+    for line in (folder / "config.yaml").read_text().splitlines():
+        if line.startswith("  ") and not line.strip().startswith("#"):
+            assert "#" in line, line
+
+
+def test_files_that_say_the_same_are_the_same() -> None:
+    """A recipe is copied whole, so some files stand in several; the first line is the promise."""
+    said: dict[tuple[str, str], list[Path]] = defaultdict(list)
+    for folder in RECIPES:
+        for path in sorted([*folder.glob("*.py"), *folder.glob("corpus/*")]):
+            name = path.relative_to(folder).as_posix()
+            first = path.read_text().splitlines()[0] if path.suffix == ".py" else ""
+            said[name, first].append(path)
+    different = [
+        f"{path.relative_to(SHARED)} is not {paths[0].relative_to(SHARED)}"
+        for paths in said.values()
+        for path in paths[1:]
+        if path.read_bytes() != paths[0].read_bytes()
+    ]
+    assert different == []
+
+
+@each_recipe
+def test_main_readme_has_a_row(folder: Path) -> None:
+    assert f"| `{folder.name}` |" in (ROOT / "README.md").read_text()
