@@ -1,7 +1,7 @@
 """What `muster run` costs when nothing breaks: wall time of the same training with and without it.
 
-From the start of the batch script to its end. Both run the same program with the same number of
-training steps on the same two nodes; `muster run` has its gate, guards and supervisor besides, a
+From the start of the batch script to its end. Both run the recipe's two commands with the same
+number of training steps on two nodes; `muster run` has its gate, guards and supervisor besides, a
 third node as a spare, and verifies nothing that bare srun does not write as well.
 """
 
@@ -23,7 +23,10 @@ BARE = ways.Way(
     "bare srun",
     ways.HEAD
     + "export MASTER_ADDR=$(nodes | head -n 1)\n"
-    + _TIMED.format(line="srun --nodes=2 --ntasks=2 --kill-on-bad-exit=1 $PROGRAM"),
+    + _TIMED.format(
+        line="srun --nodes=1 --ntasks=1 python prepare.py &&\n"
+        "srun --nodes=2 --ntasks=2 --kill-on-bad-exit=1 $PROGRAM"
+    ),
     ("--nodes=2",),
     (),
 )
