@@ -1,4 +1,4 @@
-"""`muster check` and `muster watch`: arguments here, work in check_node.py and watch.py.
+"""`muster check`, `muster watch`, `muster burn-in`: arguments here, work in modules of their own.
 
 Those are imported only when their verb runs: a health check starts every few seconds on every
 node, and `muster run` should not pay for it either.
@@ -7,6 +7,7 @@ node, and `muster run` should not pay for it either.
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ MODES = ("gate", "periodic", "return", "prolog", "epilog", "suspect", "deep", "p
 
 
 def add_parser(verbs: argparse._SubParsersAction[Any]) -> None:
-    """Add the two verbs to the command line."""
+    """Add our verbs to the command line."""
     _add_check(verbs)
     _add_watch(verbs)
+    _add_burn_in(verbs)
 
 
 def _add_check(verbs: argparse._SubParsersAction[Any]) -> None:
@@ -30,6 +32,11 @@ def _add_check(verbs: argparse._SubParsersAction[Any]) -> None:
     form.add_argument("--learn", action="store_true", help="print the profile of this good node")
     parser.add_argument("--result", action="store_true", help="end with a HEALTH_CHECK_RESULT line")
     parser.add_argument("--prometheus", metavar="FILE", type=Path, help="for node_exporter")
+    parser.add_argument("--suspect", action="store_true",
+                        help="ask all nodes of a job which of them is at fault")  # fmt: skip
+    parser.add_argument("--job", metavar="ID", default=os.environ.get("SLURM_JOB_ID"),
+                        help="with --suspect: whose nodes (this job's)")  # fmt: skip
+    parser.add_argument("--nodes", metavar="LIST", help="with --suspect: these nodes, n[1-4]")
     parser.add_argument("--act", action="store_true", help="drain this node when hardware failed")
     parser.add_argument("--dry-run", action="store_true", help="with --act: say it, do not do it")
     parser.add_argument("--profile", metavar="NAME", help="what a fit node has (site: profile)")
@@ -57,7 +64,28 @@ def _add_watch(verbs: argparse._SubParsersAction[Any]) -> None:
     parser.set_defaults(func=_watch, verb="watch")
 
 
+def _add_burn_in(verbs: argparse._SubParsersAction[Any]) -> None:
+    parser = verbs.add_parser("burn-in", help="test nodes hard before jobs get them")
+    parser.add_argument("--nodes", metavar="LIST", help="n[1-16]; default: all of the cluster")
+    parser.add_argument("--rounds", metavar="N", type=int, default=3,
+                        help="of pairs, with new partners each time (3)")  # fmt: skip
+    parser.add_argument("--wait", metavar="S", type=float, default=3600.0,
+                        help="for jobs that still run on a node (3600)")  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="say which nodes, test none")
+    parser.set_defaults(func=_burn_in, verb="burn-in")
+
+
+def _burn_in(arguments: argparse.Namespace) -> int:
+    from healthcheck.burn_in import main  # noqa: PLC0415  (see above)
+
+    return main(arguments)
+
+
 def _check(arguments: argparse.Namespace) -> int:
+    if arguments.suspect:
+        from healthcheck.suspect_nodes import main as suspect  # noqa: PLC0415  (see above)
+
+        return suspect(arguments)
     from healthcheck.check_node import main  # noqa: PLC0415  (see above)
 
     return main(arguments)

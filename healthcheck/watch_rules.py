@@ -6,7 +6,6 @@ changed meanwhile stops it. The phases are in watch_records.py.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import Literal, Optional
 
@@ -16,6 +15,7 @@ from healthcheck.drain import TRANSITIONAL
 from healthcheck.orders import FAIL_STATES, Verb
 from healthcheck.watch_budget import Budget
 from healthcheck.watch_records import MOST_FAILURES, PASSES, Record, did_not_help, enter
+from muster import slurm
 from muster.site import Site
 from muster.slurm import Node
 
@@ -53,10 +53,7 @@ class _Case:
 
 def boot_time(node: Node) -> Optional[float]:
     """Unix time of the boot that Slurm knows; None while it knows none."""
-    try:
-        return time.mktime(time.strptime(node.boot_time, "%Y-%m-%dT%H:%M:%S"))
-    except (ValueError, OverflowError):
-        return None
+    return slurm.unix_time(node.boot_time)
 
 
 def next_action(

@@ -7,7 +7,9 @@ takes a dead node out of the allocation.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +50,7 @@ class Job:
     start_time: str = ""  # of this run of it, as Slurm prints a time
     submitted: tuple[tuple[str, str], ...] = ()  # options of sbatch that its record shows
     preempted: bool = False  # Slurm has chosen it as a victim; a grace time may still run
+    user_id: Optional[int] = None
 
     @property
     def address(self) -> str:
@@ -81,6 +84,9 @@ class Node:
     reason_user: Optional[str] = None
     boot_time: str = ""
     partitions: list[str] = field(default_factory=list)
+    gres: str = ""
+    available_features: list[str] = field(default_factory=list)
+    active_features: list[str] = field(default_factory=list)
 
     @property
     def lost(self) -> bool:
@@ -126,6 +132,7 @@ def parse_job(block: str, nodes: list[str]) -> Job:
     values = fields(block)
     array, task = values.get("ArrayJobId"), values.get("ArrayTaskId", "")
     batch_host, restarts = values.get("BatchHost", "(null)"), values.get("Restarts", "0")
+    user = re.search(r"\((\d+)\)$", values.get("UserId", ""))
     return Job(
         job_id=values["JobId"],
         state=values.get("JobState", "UNKNOWN"),
@@ -140,6 +147,7 @@ def parse_job(block: str, nodes: list[str]) -> Job:
         start_time=values.get("StartTime", ""),
         submitted=_submitted(values),
         preempted=values.get("PreemptTime", "") not in _NOTHING,
+        user_id=int(user[1]) if user else None,
     )
 
 
@@ -161,6 +169,14 @@ def _submitted(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, text) for name, text in options.items() if text not in _NOTHING)
 
 
+def unix_time(text: str) -> Optional[float]:
+    """A time as scontrol prints it (local, unless SLURM_TIME_FORMAT says otherwise); None: none."""
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None
+
+
 def parse_node(block: str) -> Node:
     """A node from its record. A reason ends before its last ` [user@time]`."""
     values = fields(block)
@@ -175,8 +191,15 @@ def parse_node(block: str) -> Node:
         reason=reason,
         reason_user=match["user"] if match else None,
         boot_time=values.get("BootTime", ""),
-        partitions=[p for p in values.get("Partitions", "").split(",") if p],
+        partitions=_words(values.get("Partitions", "")),
+        gres=values.get("Gres", ""),
+        available_features=_words(values.get("AvailableFeatures", "")),
+        active_features=_words(values.get("ActiveFeatures", "")),
     )
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word not in ("", "(null)")]
 
 
 def _state_words(state: str) -> list[str]:
@@ -278,6 +301,15 @@ def show_nodes(names: Optional[Iterable[str]] = None) -> dict[str, Node]:
     blocks = [block for block in re.split(r"\n(?=NodeName=)", text) if "NodeName=" in block]
     nodes = [parse_node(block) for block in blocks]
     return {node.name: node for node in nodes}
+
+
+def bare_environment() -> dict[str, str]:
+    """Our environment without what describes the job step that we may be in."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SRUN_"))
+    }
 
 
 def requeue(job_id: str) -> None:

@@ -6,6 +6,9 @@ from healthcheck.policy.rule import REPLACE, RESET, Rule
 
 _SEE = "run 'dcgmi diag -r 3' on the node; then " + REPLACE
 
+BLAMED = Rule("network", "drain", "look at the network card, cable and port of {node}")
+"""For a node whose pairs failed whoever its partner was; no check alone can say that."""
+
 RULES: dict[str, Rule] = {
     "dcgm_diag": Rule("hardware", "drain", _SEE),
     "dcgm_diag.isolate": Rule("hardware", "replace", REPLACE),
