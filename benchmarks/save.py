@@ -31,7 +31,7 @@ def alone(folder: Path, state: dict[str, torch.Tensor]) -> float:
 
 def sealed(run: resume.Run, state: dict[str, torch.Tensor], step: int) -> float:
     """Seconds of the same through the recipe's own saver, until it is published."""
-    options = Checkpoint(every=1, keep=1, mode="sync")
+    options = Checkpoint(every=1, mode="sync")
     saver = Saver(run, options, state, dist.new_group(backend="gloo"), None)
     began = time.perf_counter()
     saver.save(step, {"run": {}})

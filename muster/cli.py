@@ -16,7 +16,7 @@ from typing import Optional
 from muster.errors import MusterError
 
 MODULES = ("resume.cli", "healthcheck.cli", "muster.cluster.cli")
-ALONE = {"check": "healthcheck.cli", "guard": "resume.cli"}
+ALONE = {"check": "healthcheck.cli", "guard": "resume.cli", "caretake": "resume.cli"}
 """Verbs that nodes start all the time: each loads the module that has it, and no other."""
 
 

@@ -48,6 +48,29 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Checkpoints:
+    """What becomes of checkpoints once they are published."""
+
+    keep: int = 3  # newest verified ones that stay
+    keep_every: int = 0  # those of every n-th training step stay for ever; 0: none for that
+    archive: bool = False  # also copy to the site's object store
+    archive_keep: int = 3  # newest ones that stay there, besides those of keep_every
+    settle_s: float = 600.0  # at the end of a job: longest wait until copies are where they belong
+
+
+@dataclass(frozen=True)
+class LossGuard:
+    """What to do when the loss is not what it should be."""
+
+    action: str = "off"  # off; rollback: go back behind a checkpoint and leave the data out
+    back: int = 1  # checkpoints to go back, behind the training step where it began
+    spike_factor: float = 2.0  # times the median of the last losses
+    spike_steps: int = 3  # training steps in a row
+    resume_rtol: float = 0.02  # relative, the first losses after a resume against those of before
+    max_rollbacks: int = 3  # of a run; then a person
+
+
+@dataclass(frozen=True)
 class Smoke:
     """How the harness runs the recipe for a few training steps on one CPU machine."""
 
@@ -77,6 +100,8 @@ class Recipe:
     ranks_per_node: Optional[int] = None  # None: what the site says
     hang: Hang = field(default_factory=Hang)
     budget: Budget = field(default_factory=Budget)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    loss_guard: LossGuard = field(default_factory=LossGuard)
     smoke: Smoke = field(default_factory=Smoke)
     rehearsal: Rehearsal = field(default_factory=Rehearsal)
 
@@ -122,6 +147,8 @@ def _check(recipe: Recipe, where: str) -> None:
         fix = "write done_by: exit at all but the one that trains"
         raise ConfigError(f"{where}: commands", "more than one is done by the file DONE", fix)
     _check_patience(recipe, where)
+    _check_checkpoints(recipe.checkpoints, f"{where}: checkpoints")
+    _check_loss_guard(recipe, f"{where}: loss_guard")
 
 
 def _check_command(command: Command, where: str) -> None:
@@ -143,3 +170,31 @@ def _check_patience(recipe: Recipe, where: str) -> None:
         for name in names:
             if not getattr(getattr(recipe, part), name) > 0:  # NaN is not either
                 raise ConfigError(f"{where}: {part}.{name}", "must be above 0", "give more than 0")
+
+
+def _check_checkpoints(kept: Checkpoints, where: str) -> None:
+    if kept.keep < 1:
+        raise ConfigError(f"{where}.keep", f"{kept.keep} is below 1", "keep: 1 or more; 3 is safe")
+    if kept.keep_every < 0:
+        raise ConfigError(f"{where}.keep_every", f"{kept.keep_every} is below 0", "keep_every: 0")
+    if kept.archive_keep < 1:
+        what = f"{kept.archive_keep} is below 1"
+        raise ConfigError(f"{where}.archive_keep", what, "archive_keep: 1 or more")
+    if not kept.settle_s > 0:
+        raise ConfigError(f"{where}.settle_s", "must be above 0", "settle_s: 600")
+
+
+def _check_loss_guard(recipe: Recipe, where: str) -> None:
+    guard = recipe.loss_guard
+    if guard.action not in ("off", "rollback"):
+        raise ConfigError(f"{where}.action", f"'{guard.action}' is unknown", "use off or rollback")
+    for name in ("back", "spike_steps", "max_rollbacks"):
+        if getattr(guard, name) < 1:
+            raise ConfigError(f"{where}.{name}", "is below 1", "give 1 or more")
+    if not guard.spike_factor > 1:
+        raise ConfigError(f"{where}.spike_factor", "must be above 1", "spike_factor: 2")
+    if not guard.resume_rtol >= 0:
+        raise ConfigError(f"{where}.resume_rtol", "is below 0", "resume_rtol: 0.02")
+    if guard.action != "off" and recipe.checkpoints.keep <= guard.back:
+        what = f"{guard.back} checkpoints back, but only {recipe.checkpoints.keep} are kept"
+        raise ConfigError(f"{where}.back", what, f"checkpoints.keep={guard.back + 2}")

@@ -13,10 +13,42 @@ from pathlib import Path
 from typing import Optional
 
 from muster.config import build, read_yaml
-from muster.errors import ConfigError
+from muster.errors import ConfigError, did_you_mean
 
 DEFAULT_PATH = Path("/etc/muster/site.yaml")
 _SHORTEST_LEASE_S = 3.5  # below twice what guards take for a sign of life they would never act
+
+
+PAGE_KINDS = (
+    *("stopped", "storage", "set_aside", "rollback"),
+    *("requeue", "takeover", "swap", "retry", "done"),
+)
+"""What a person can be told about; the first four are, unless the site says otherwise."""
+
+
+@dataclass(frozen=True)
+class Notify:
+    """Whom `muster run` tells, and how. Secrets stand in files of their own."""
+
+    webhook_file: Optional[Path] = None  # its first line is a URL that takes JSON by POST
+    email_to: list[str] = field(default_factory=list)
+    email_from: Optional[str] = None  # None: muster@<host>
+    smtp: Optional[str] = None  # host:port of a relay; None: `sendmail`
+    sendmail: list[str] = field(default_factory=lambda: ["/usr/sbin/sendmail", "-i", "-t"])
+    command: list[str] = field(default_factory=list)  # gets the page as JSON on standard input
+    pages: list[str] = field(default_factory=lambda: list(PAGE_KINDS[:4]))
+    max_per_hour: int = 12  # of one run; a stop is always told
+    beat_file: Optional[Path] = None  # its first line is a URL that pages when it hears nothing
+    beat_s: float = 60.0
+    timeout_s: float = 10.0  # of one try
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Where runs may copy checkpoints to. Credentials: the client library finds them itself."""
+
+    url: Optional[str] = None  # s3://bucket/path
+    endpoint: Optional[str] = None  # of a server that is not Amazon's: http://host:port
 
 
 @dataclass(frozen=True)
@@ -51,6 +83,8 @@ class Site:
     shared_cause_s: float = 300.0  # three nodes that fail alike within it share a cause
     hyperpod_repairs: bool = False  # HyperPod's own agent reboots and replaces nodes
     on_node_command: list[str] = field(default_factory=list)  # runs words on a node, as root
+    notify: Notify = field(default_factory=Notify)
+    archive: Archive = field(default_factory=Archive)
 
 
 def load_site(path: Optional[Path] = None) -> Site:
@@ -78,4 +112,21 @@ def load_site(path: Optional[Path] = None) -> Site:
         raise ConfigError(f"{source}: lease_s", what, "lease_s: 15")
     if site.ranks_per_node is not None and site.ranks_per_node < 1:
         raise ConfigError(f"{source}: ranks_per_node", "is below 1", "leave it out or give 1 to 16")
+    _check_notify(site.notify, f"{source}: notify")
     return site
+
+
+def _check_notify(notify: Notify, where: str) -> None:
+    for kind in notify.pages:
+        if kind not in PAGE_KINDS:
+            hint = did_you_mean(kind, PAGE_KINDS)
+            fix = f"use some of {', '.join(PAGE_KINDS)}"
+            raise ConfigError(f"{where}.pages", f"'{kind}' is unknown.{hint}", fix)
+    for name in ("beat_s", "timeout_s", "max_per_hour"):
+        if not getattr(notify, name) > 0:
+            raise ConfigError(f"{where}.{name}", "must be above 0", "leave it out")
+    port = notify.smtp.partition(":")[2] if notify.smtp else ""
+    if notify.smtp is not None and not (notify.smtp and (port or "25").isdigit()):
+        raise ConfigError(f"{where}.smtp", f"'{notify.smtp}' is no host:port", "smtp: relay:25")
+    if notify.email_to and notify.smtp is None and not notify.sendmail:
+        raise ConfigError(f"{where}.email_to", "no way to send", "give smtp or sendmail")

@@ -4,15 +4,8 @@ Standard library only, so that any container image can import it; the supervisor
 recipes, lives in the other files of this folder. docs/reference/train_contract.md is the contract.
 """
 
-from resume.checkpoint import (
-    CheckpointDraft,
-    CheckpointError,
-    Fenced,
-    Picked,
-    StorageError,
-    pick,
-    verify,
-)
+from resume.checkpoint import CheckpointError, Fenced, Picked, StorageError, pick, verify
+from resume.draft import CheckpointDraft
 from resume.run import Run
 
 __all__ = [

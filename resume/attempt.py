@@ -8,12 +8,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from muster.errors import UnavailableError
 from muster.recipe import Command
-from resume import lease, rundir
+from resume import lease, rundir, skips
+from resume.durable import read_lines
 from resume.launch import Launched, LaunchPlan, launch
+from resume.loss_guard import LossWatch, comparable
 from resume.metrics import MetricsTail
 from resume.verdict import CAUSES, Evidence, Verdict, decide, unexplained
 from resume.watch import Watch
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from resume.checkpoint import Picked
     from resume.supervisor import Supervisor
 
+_COMPARED_BYTES = 16 << 20  # of metrics.jsonl: some ten thousand training steps
 _READY_S = 15.0
 _CLEAN_S = 15.0
 _NOT_SAID = ("slurmstepd", "srun: ", "Terminated", "Killed")  # by Slurm and the shell
@@ -63,6 +66,7 @@ class Attempt:
             master_addr=s.allocation.node_watch.address(self.nodes[0]),
             master_port=views[self.nodes[0]].port,
             step=s.step,
+            skip=skips.text(s.state.windows),
         )
         return self._launch_and_watch(plan)
 
@@ -78,6 +82,7 @@ class Attempt:
             nodes=list(plan.nodes),
             ranks=plan.num_ranks,
             resume_step=self.picked.step,
+            resume_attempt=self.picked.attempt,
         )
         s.guarded = (plan.attempt, plan.beat_dir)
         with contextlib.suppress(OSError):  # a full disk: then only the token fences
@@ -87,14 +92,16 @@ class Attempt:
             launched = launch(plan)
         except OSError as error:
             return self._not_launched(plan, error)
+        s.custody.begin()
         metrics = MetricsTail(s.run_dir / "metrics.jsonl", plan.attempt)
-        watch = Watch(s, launched, self.command, metrics)
+        watch = Watch(s, launched, self.command, metrics, loss_watch=self._loss_watch())
         try:
             watch.until_over()
             detected_at = time.time()
             evidence = watch.evidence()
         finally:
             launched.end()
+            s.custody.end()
         self._clean(plan.attempt, evidence)
         s.guarded = None
         evidence, verdict = self._judge(evidence, started_at)
@@ -142,6 +149,15 @@ class Attempt:
             usable = len(s.allocation.usable())
             evidence = replace(evidence, unfit=unfit, num_usable=usable)
         return evidence, decide(evidence, s.recipe.budget)
+
+    def _loss_watch(self) -> Optional[LossWatch]:
+        """Compares with what earlier attempts have seen; None where the recipe does not ask."""
+        s = self.supervisor
+        rules = s.recipe.loss_guard
+        if rules.action == "off" or self.command.done_by != "DONE":
+            return None
+        lines = read_lines(s.run_dir / "metrics.jsonl", last_bytes=_COMPARED_BYTES)
+        return LossWatch(rules, self.picked.step, comparable(lines, s.state.windows))
 
     def _clean(self, attempt: int, evidence: Evidence) -> None:
         """No rank of this attempt may live when the next one starts."""

@@ -1,9 +1,9 @@
-"""Checkpoints that are complete and verified, or do not exist.
+"""Checkpoints that are complete and verified, or do not exist: what a reader does.
 
 torch.distributed.checkpoint loads a shard with a flipped bit without a word, and a folder that was
 written twice may mix two states. So a checkpoint is written under a temporary name that belongs to
-one attempt, every rank seals its own files with size and SHA-256, and one rename publishes; what is
-published is never written again. A reader trusts only what it has verified.
+one attempt (draft.py), and what is published is never written again. A reader trusts only what it
+has verified.
 
     checkpoints/step_00000500.a3.tmp/   being written by attempt 3
     checkpoints/step_00000500/          published: shards + manifest.json
@@ -18,18 +18,18 @@ import contextlib
 import errno
 import hashlib
 import json
+import os
 import re
 import shutil
 import stat
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from resume.durable import fsync_dir, fsync_file, json_text, read_json, write_json
-from resume.hashed_file import HashedFile
+from resume.durable import fsync_dir, json_text, read_json
+from resume.retention import doomed
 
 MANIFEST = "manifest.json"
 _PUBLISHED = re.compile(r"step_(\d{8,})")
@@ -61,162 +61,41 @@ def step_name(step: int) -> str:
     return f"step_{step:08d}"
 
 
-def digest_file(path: Path) -> str:
-    """SHA-256 of a file, as lower-case hex."""
+def step_of(name: str) -> int:
+    """The training step of a checkpoint's name, whatever follows it; the inverse of step_name.
+
+    Raises:
+        ValueError: no such name.
+    """
+    match = _ANY.fullmatch(name)
+    if match is None:
+        raise ValueError(name)
+    return int(match[1])
+
+
+def digest_file(path: Path, *, fresh: bool = False) -> str:
+    """SHA-256 of a file, as lower-case hex.
+
+    Args:
+        path: the file.
+        fresh: read what the storage holds, not what this node remembers of writing it; and leave
+            nothing in memory that the ranks could use better.
+    """
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
+        if fresh:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         while block := file.read(_READ_BYTES):
             digest.update(block)
+        if fresh:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return digest.hexdigest()
 
 
-def _digest_body(body: dict[str, Any]) -> str:
+def digest_body(body: dict[str, Any]) -> str:
+    """SHA-256 of a manifest's body: what the manifest says about itself."""
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class CheckpointDraft:
-    """A checkpoint being written: the same object on every rank, safe in a background thread.
-
-    Order of calls: write files into `dir`; `seal` on every rank; `publish` on every rank (rank 0
-    acts, the others return at once).
-    """
-
-    checkpoints_dir: Path
-    step: int
-    attempt: int
-    rank: int
-    world_size: int
-    token: int
-    owner_file: Path
-    keep: int = 3
-    hashed: dict[Path, HashedFile] = field(default_factory=dict, compare=False)  # by this process
-
-    @property
-    def dir(self) -> Path:
-        """The folder to write into; it belongs to this attempt alone."""
-        return self.checkpoints_dir / f"{step_name(self.step)}.a{self.attempt}.tmp"
-
-    @property
-    def published(self) -> Path:
-        """Where the checkpoint stands once published."""
-        return self.checkpoints_dir / step_name(self.step)
-
-    def open(self, name: str) -> HashedFile:
-        """A new file of this draft that is hashed while it is written, for `seal`.
-
-        Raises:
-            OSError: it cannot be created.
-        """
-        path = self.dir / name
-        self.hashed[path] = HashedFile(path)
-        return self.hashed[path]
-
-    def _seal_file(self, rank: int) -> Path:
-        return self.dir / f"seal_rank_{rank:05d}.json"
-
-    def seal(self, files: Iterable[Path]) -> None:
-        """Record size and SHA-256 of the files that this rank wrote, after forcing them to disk.
-
-        Args:
-            files: paths inside `dir`, relative to it or absolute. May be empty.
-
-        Raises:
-            StorageError: the disk is full or failed.
-        """
-        try:
-            sealed = {}
-            for file in files:
-                path = file if file.is_absolute() else self.dir / file
-                self._refuse_unverifiable(path)
-                sealed[path.relative_to(self.dir).as_posix()] = self._fact(path)
-            fsync_dir(self.dir)
-            write_json(self._seal_file(self.rank), sealed)
-        except OSError as error:
-            raise StorageError(f"checkpoint {self.dir.name}: {error}") from error
-
-    def _fact(self, path: Path) -> dict[str, Any]:
-        """Size and checksum of a file that is on the disk."""
-        hashed = self.hashed.get(path)
-        if hashed is not None and hashed.still_is(path):
-            return {"bytes": path.stat().st_size, "sha256": hashed.sha256}
-        fsync_file(path)
-        return {"bytes": path.stat().st_size, "sha256": digest_file(path)}
-
-    def publish(self, meta: Optional[dict[str, Any]] = None, timeout_s: float = 600.0) -> None:
-        """Wait for the seals of all ranks, write the manifest, rename, prune. Rank 0 acts.
-
-        Args:
-            meta: facts that a loader compares before it loads (shapes, consumed samples, ...).
-            timeout_s: longest wait for the other ranks.
-
-        Raises:
-            Fenced: a newer supervisor owns the run.
-            StorageError: the disk is full or failed.
-            CheckpointError: a rank did not seal in time.
-        """
-        if self.rank != 0:
-            return
-        body = {
-            "step": self.step,
-            "attempt": self.attempt,
-            "world_size": self.world_size,
-            "files": self._collect_seals(time.monotonic() + timeout_s),
-            "meta": json.loads(json.dumps(meta or {})),  # as a reader gets it: {1: 2} is {"1": 2}
-        }
-        if self.published.exists():  # written once; and only now no rank writes to the draft
-            shutil.rmtree(self.dir, ignore_errors=True)
-            return
-        self._refuse_unsealed(body["files"])
-        try:
-            for rank in range(self.world_size):
-                self._seal_file(rank).unlink()
-            write_json(self.dir / MANIFEST, {"body": body, "sha256": _digest_body(body)})
-            check_token(self.owner_file, self.token, self.attempt)
-            self.dir.rename(self.published)
-            fsync_dir(self.checkpoints_dir)
-        except OSError as error:
-            raise StorageError(f"checkpoint {self.dir.name}: {error}") from error
-        prune(self.checkpoints_dir, self.keep)
-
-    def _refuse_unverifiable(self, path: Path) -> None:
-        """What no reader would accept must not be published: it would be found out too late."""
-        if path in (self.dir / MANIFEST, self._seal_file(self.rank)):
-            raise CheckpointError(f"checkpoint {self.dir.name}: {path.name} is a name of ours")
-        if path.is_symlink():
-            raise CheckpointError(f"checkpoint {self.dir.name}: {path.name} is a link, no file")
-
-    def _refuse_unsealed(self, sealed: dict[str, Any]) -> None:
-        """A file that no rank sealed would make the checkpoint one that never verifies."""
-        seals = {self._seal_file(rank).name for rank in range(self.world_size)}
-        unsealed = set(_sizes(self.dir)) - set(sealed) - seals
-        if unsealed:
-            raise CheckpointError(f"checkpoint {self.dir.name}: not sealed: {sorted(unsealed)}")
-
-    def _collect_seals(self, deadline: float) -> dict[str, Any]:
-        """Seals of all ranks, once the files they name are visible here with their full size."""
-        while True:
-            files: dict[str, Any] = {}
-            waiting = []
-            for rank in range(self.world_size):
-                seal = read_json(self._seal_file(rank))
-                if seal is None or not all(_has_size(self.dir / n, f) for n, f in seal.items()):
-                    waiting.append(rank)
-                else:
-                    files.update(seal)
-            if not waiting:
-                return files
-            if time.monotonic() > deadline:
-                raise CheckpointError(f"checkpoint {self.dir.name}: no seal from ranks {waiting}")
-            time.sleep(0.02)
-
-
-def _has_size(path: Path, fact: dict[str, Any]) -> bool:
-    try:
-        return bool(path.stat().st_size == fact["bytes"])
-    except OSError:
-        return False
 
 
 def check_token(owner_file: Path, token: int, attempt: Optional[int] = None) -> None:
@@ -231,7 +110,7 @@ def check_token(owner_file: Path, token: int, attempt: Optional[int] = None) -> 
         raise Fenced(f"attempt {newest} has begun, this is {attempt}")
 
 
-def _published(checkpoints_dir: Path) -> list[tuple[int, Path]]:
+def published(checkpoints_dir: Path) -> list[tuple[int, Path]]:
     """(step, folder) of all published checkpoints, newest step first; file times do not matter."""
     if not checkpoints_dir.is_dir():
         return []
@@ -246,49 +125,89 @@ def _published(checkpoints_dir: Path) -> list[tuple[int, Path]]:
 def read_manifest(path: Path) -> tuple[Optional[dict[str, Any]], list[str]]:
     """(body, problems) of a published checkpoint's manifest; body is None when it is unusable."""
     try:
-        text = (path / MANIFEST).read_bytes().decode()
-        manifest = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
+        content = (path / MANIFEST).read_bytes()
+    except OSError as error:
         _refuse_trouble(error)
+        content = b""
+    return check_manifest(content, path.name)
+
+
+def check_manifest(content: bytes, name: str) -> tuple[Optional[dict[str, Any]], list[str]]:
+    """(body, problems) of the manifest of a checkpoint of that name."""
+    try:
+        text = content.decode()
+        manifest = json.loads(text)
+    except (ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("body"), dict):
         return None, [f"{MANIFEST} is missing or unreadable"]
     body: dict[str, Any] = manifest["body"]
     # Byte for byte what was written: a blank that has become another byte is damage too.
-    if manifest.get("sha256") != _digest_body(body) or text != json_text(manifest):
+    if manifest.get("sha256") != digest_body(body) or text != json_text(manifest):
         return None, [f"{MANIFEST} does not match its own digest"]
-    match = _ANY.fullmatch(path.name)
+    match = _ANY.fullmatch(name)
     if match and int(match[1]) != body["step"]:
         return None, [f"{MANIFEST} is of training step {body['step']}"]
     return body, []
 
 
-def verify(path: Path, *, contents: bool = True, part: tuple[int, int] = (0, 1)) -> list[str]:
+def verify(
+    path: Path,
+    *,
+    contents: bool = True,
+    part: tuple[int, int] = (0, 1),
+    fresh: bool = False,
+    patience_s: float = 0.0,
+) -> list[str]:
     """Problems of a published checkpoint; an empty list means it is good.
 
     Args:
         path: the checkpoint's folder.
         contents: also read every byte and compare checksums; False compares names and sizes.
         part: (i, n) reads only every n-th file, so that n nodes share the reading.
+        fresh: read from the storage with one reader at a time, not from this node's memory.
+        patience_s: what is missing or short may only not be visible on this node yet: look again
+            for so long before it counts.
+
+    Raises:
+        OSError: the storage is away; nothing is said about the checkpoint.
     """
-    body, problems = read_manifest(path)
-    if body is None:
+    deadline = time.monotonic() + patience_s
+    while True:
+        body, problems = read_manifest(path)
+        if body is not None and not problems:
+            problems = _shape_problems(path, body["files"])
+        if not problems or time.monotonic() > deadline:
+            break
+        time.sleep(min(0.5, patience_s))
+    if body is None or problems or not contents:
         return problems
-    files: dict[str, Any] = body["files"]
-    sizes = _sizes(path)
+    return _content_problems(path, body["files"], part, fresh=fresh)
+
+
+def _shape_problems(path: Path, files: dict[str, Any]) -> list[str]:
+    """What names and sizes alone tell."""
+    problems = []
+    found = sizes(path)
     for name, fact in files.items():
-        if name not in sizes:
+        if name not in found:
             problems.append(f"{name} is missing")
-        elif sizes[name] is None:
+        elif found[name] is None:
             problems.append(f"{name} is no regular file")
-        elif sizes[name] != fact["bytes"]:
-            problems.append(f"{name} has {sizes[name]} bytes instead of {fact['bytes']}")
-    problems += [f"{name} is not sealed" for name in sorted(set(sizes) - set(files) - {MANIFEST})]
-    if problems or not contents:
-        return problems
+        elif found[name] != fact["bytes"]:
+            problems.append(f"{name} has {found[name]} bytes instead of {fact['bytes']}")
+    unsealed = set(found) - set(files) - {MANIFEST}
+    return problems + [f"{name} is not sealed" for name in sorted(unsealed)]
+
+
+def _content_problems(
+    path: Path, files: dict[str, Any], part: tuple[int, int], *, fresh: bool
+) -> list[str]:
+    """What only reading tells."""
+    problems = []
     mine = sorted(files)[part[0] :: part[1]]
-    with ThreadPoolExecutor(max_workers=4) as pool:
-        digests = pool.map(lambda name: _digest_or_error(path / name), mine)
+    with ThreadPoolExecutor(max_workers=1 if fresh else 4) as pool:
+        digests = pool.map(lambda name: _digest_or_error(path / name, fresh=fresh), mine)
         for name, digest in zip(mine, digests):
             if isinstance(digest, OSError):
                 _refuse_trouble(digest)
@@ -304,21 +223,21 @@ def _refuse_trouble(error: Exception) -> None:
         raise error
 
 
-def _sizes(folder: Path) -> dict[str, Optional[int]]:
+def sizes(folder: Path) -> dict[str, Optional[int]]:
     """{name: bytes} of all but folders; None for a link, whose content belongs to somebody else."""
-    sizes: dict[str, Optional[int]] = {}
+    found: dict[str, Optional[int]] = {}
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):  # gone, or unreadable: missing
             status = path.lstat()
             if not stat.S_ISDIR(status.st_mode):
                 regular = stat.S_ISREG(status.st_mode)
-                sizes[path.relative_to(folder).as_posix()] = status.st_size if regular else None
-    return sizes
+                found[path.relative_to(folder).as_posix()] = status.st_size if regular else None
+    return found
 
 
-def _digest_or_error(path: Path) -> Union[str, OSError]:
+def _digest_or_error(path: Path, *, fresh: bool) -> Union[str, OSError]:
     try:
-        return digest_file(path)
+        return digest_file(path, fresh=fresh)
     except OSError as error:
         return error
 
@@ -331,6 +250,7 @@ class Picked:
     step: int  # 0 when there is none
     set_aside: list[tuple[str, list[str]]] = field(default_factory=list)
     ever_existed: bool = False
+    attempt: Optional[int] = None  # that published it, says its manifest
 
     @property
     def lost(self) -> bool:
@@ -338,17 +258,23 @@ class Picked:
         return self.path is None and self.ever_existed
 
 
-def pick(checkpoints_dir: Path) -> Picked:
+def pick(checkpoints_dir: Path, *, patience_s: float = 0.0) -> Picked:
     """The newest checkpoint that verifies; bad ones are renamed aside, never deleted.
 
     Only the owner of the run may call this: it changes names.
+
+    Args:
+        checkpoints_dir: holds the checkpoints of one run.
+        patience_s: as of `verify`: another node may have published a moment ago.
     """
     aside: list[tuple[str, list[str]]] = []
-    for step, path in _published(checkpoints_dir):
-        problems = verify(path)
+    for step, path in published(checkpoints_dir):
+        problems = verify(path, patience_s=patience_s)
         if not problems:
-            return Picked(path, step, aside, ever_existed=True)
-        _set_aside(path)
+            body, _ = read_manifest(path)
+            attempt = body["attempt"] if body else None
+            return Picked(path, step, aside, ever_existed=True, attempt=attempt)
+        set_aside(path)
         aside.append((path.name, problems))
     return Picked(None, 0, aside, ever_existed=_any_evidence(checkpoints_dir))
 
@@ -362,12 +288,19 @@ def _any_evidence(checkpoints_dir: Path) -> bool:
     )
 
 
-def _set_aside(path: Path) -> None:
+def set_aside(path: Path, why: str = "bad") -> Path:
+    """Rename a checkpoint so that nobody resumes from it; returns where it is. Nothing is deleted.
+
+    Args:
+        path: its folder.
+        why: bad: it did not verify. rolled_back: the loss guard went back behind it.
+    """
     number = 1
-    while (aside := path.with_name(f"{path.name}.bad{number}")).exists():
+    while (aside := path.with_name(f"{path.name}.{why}{number}")).exists():
         number += 1
     path.rename(aside)
     fsync_dir(path.parent)
+    return aside
 
 
 def discard_drafts(checkpoints_dir: Path, before_attempt: int) -> list[str]:
@@ -387,13 +320,18 @@ def discard_drafts(checkpoints_dir: Path, before_attempt: int) -> list[str]:
 
 
 def prune(checkpoints_dir: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints whose names and sizes are right.
+    """Delete what `retention.doomed` gives away, for runs by hand: nobody verifies there.
 
-    A checkpoint that is not right counts for nothing: it neither fills a place nor is deleted, so
-    the last good one can never be pruned in favour of bad newer ones.
+    A checkpoint whose names and sizes are not right counts for nothing: it neither fills a place
+    nor is deleted, so the last good one can never be pruned in favour of bad newer ones.
     """
-    good = [path for _, path in _published(checkpoints_dir) if not verify(path, contents=False)]
-    for path in good[max(keep, 1) :]:
-        doomed = path.with_name(f"{path.name}.deleting")
-        path.rename(doomed)  # first the name goes: a half deleted folder never looks published
-        shutil.rmtree(doomed, ignore_errors=True)
+    good = {s: p for s, p in published(checkpoints_dir) if not verify(p, contents=False)}
+    for step in doomed(good, set(good), keep):
+        delete(good[step])
+
+
+def delete(path: Path) -> None:
+    """Delete a checkpoint: first the name goes, so a half deleted folder never looks published."""
+    gone = path.with_name(f"{path.name}.deleting")
+    path.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)

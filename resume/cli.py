@@ -1,9 +1,10 @@
-"""`muster run`, `guard`, `verify` and `report`: the command line of resume."""
+"""`muster run`, `guard`, `verify`, `audit` and `report`: the command line of resume."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -17,16 +18,27 @@ from typing import Any, Optional
 
 from muster import slurm
 from muster.errors import ConfigError, UnavailableError, UsageError
-from muster.recipe import Recipe, load_recipe
+from muster.recipe import Checkpoints, Recipe, load_recipe
 from muster.site import Site, load_site
-from resume import attempt, checkpoint, guard, journal, lease, ranks, rescue, rundir, successor
+from resume import (
+    attempt,
+    checkpoint,
+    guard,
+    journal,
+    lease,
+    ranks,
+    rescue,
+    rundir,
+    successor,
+    tiers,
+)
 from resume.durable import read_json
-from resume.fleet import Fleet
+from resume.fleet import Fleet, own_argv
 from resume.journal import Journal
 from resume.metrics import MetricsTail
 from resume.step import Step, parse
 from resume.steprun import as_recipe, claim
-from resume.supervisor import Supervisor, ranks_on_a_node, wanted_nodes
+from resume.supervisor import Ended, Supervisor, ranks_on_a_node, wanted_nodes
 
 _INTERACTIVE_STEP = "4294967290"  # where salloc runs its shell
 
@@ -61,6 +73,16 @@ def add_parser(verbs: Any) -> None:
     node.add_argument("--kill-wait-s", type=float, default=30.0)
     node.set_defaults(func=_guard, verb="guard")
 
+    keeper = verbs.add_parser("caretake", help=argparse.SUPPRESS)
+    keeper.add_argument("run_dir", type=Path)
+    keeper.add_argument("--token", type=int, required=True)
+    keeper.add_argument("--keep", type=int, required=True)
+    keeper.add_argument("--keep-every", type=int, required=True)
+    keeper.add_argument("--archive", help="URL")
+    keeper.add_argument("--archive-keep", type=int, default=1)
+    keeper.add_argument("--endpoint")
+    keeper.set_defaults(func=_caretake, verb="caretake")
+
     check = verbs.add_parser("verify", help="verify checkpoints: sizes and checksums")
     check.add_argument("checkpoint", type=Path, nargs="+")
     check.set_defaults(func=_verify, verb="verify")
@@ -71,17 +93,18 @@ def add_parser(verbs: Any) -> None:
         usage="muster srun [OPTIONS OF SRUN] -- PROGRAM [ARGUMENTS]",
     )
     step.set_defaults(func=_srun, verb="srun", rest=[])
+    tiers.add_parser(verbs)
+
+    proof = verbs.add_parser("audit", help="was every sample trained on exactly once?")
+    proof.add_argument("run_dir", type=Path)
+    proof.add_argument("--json", action="store_true", help="for programs")
+    proof.set_defaults(func=_audit, verb="audit")
 
     report = verbs.add_parser("report", help="HTML and PNG: what happened to a run")
     report.add_argument("run_dir", type=Path)
     report.add_argument("--out", type=Path, help="folder for report.html and report.png")
     report.add_argument("--baseline", type=Path, help="RUN_DIR of the uninterrupted run")
     report.set_defaults(func=_report, verb="report")
-
-
-def own_argv() -> list[str]:
-    """How to start this program on another node; `step_environment` says where it is found."""
-    return [sys.executable, "-m", "muster"]
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -153,7 +176,10 @@ def _supervise(job: slurm.Job, recipe: Recipe, places: _Places) -> int:
         step=places.step,
     )
     _arm_signals(supervisor)
-    _introduce(supervisor, restart)
+    try:
+        _introduce(supervisor, restart)
+    except Ended as end:  # the journal could not be written
+        return end.code
     return supervisor.run()
 
 
@@ -289,6 +315,19 @@ def _guard(arguments: argparse.Namespace) -> int:
     )
 
 
+def _caretake(arguments: argparse.Namespace) -> int:
+    from resume import caretaker  # noqa: PLC0415  (start time counts for the other verbs)
+
+    rules = Checkpoints(
+        keep=arguments.keep,
+        keep_every=arguments.keep_every,
+        archive=bool(arguments.archive),
+        archive_keep=arguments.archive_keep,
+    )
+    place = (str(arguments.archive), arguments.endpoint)
+    return caretaker.main(arguments.run_dir, arguments.token, rules, place)
+
+
 def _verify(arguments: argparse.Namespace) -> int:
     bad = 0
     for path in arguments.checkpoint:
@@ -296,6 +335,15 @@ def _verify(arguments: argparse.Namespace) -> int:
         bad += bool(problems)
         print(f"{path}: {'; '.join(problems) if problems else 'good'}")
     return 1 if bad else 0
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    from resume import audit  # noqa: PLC0415  (start time counts for the other verbs)
+
+    found = audit.read(arguments.run_dir)
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps(found.as_json()) if arguments.json else found.text())
+    return 0 if found.proven else 1
 
 
 def _report(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 
 def fsync_dir(path: Path) -> None:
@@ -84,11 +84,19 @@ def append_line(path: Path, value: Any, *, durable: bool = True) -> None:
         os.close(fd)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All whole JSON objects of a line file, in order; torn or foreign lines are passed over."""
+def read_lines(path: Path, last_bytes: Optional[int] = None) -> list[dict[str, Any]]:
+    """All whole JSON objects of a line file, in order; torn or foreign lines are passed over.
+
+    Args:
+        path: the file; none is no line.
+        last_bytes: only those of so many bytes at its end.
+    """
     values: list[dict[str, Any]] = []
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        with path.open("rb") as file:
+            if last_bytes is not None:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))
+            text = file.read().decode(errors="replace")
     except FileNotFoundError:
         return values
     for line in text.splitlines():

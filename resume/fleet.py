@@ -10,6 +10,7 @@ import json
 import math
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -216,6 +217,11 @@ def guard_srun(nodes: Sequence[str], guard_argv: Sequence[str]) -> list[str]:
         *("--label", "--input=all", "--cpus-per-task=1"),
         *guard_argv,
     ]
+
+
+def own_argv() -> list[str]:
+    """How to start this program on another node; `step_environment` says where it is found."""
+    return [sys.executable, "-m", "muster"]
 
 
 def step_environment() -> dict[str, str]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+from resume import skips
+from resume.checkpoint import step_of
 from resume.durable import append_line, read_lines
 
 ENDS = frozenset({"done", "stopped", "supervisor_left", "requeued", "successor_submitted"})
@@ -50,6 +52,11 @@ class State:
     last_event: Optional[str] = None
     unfinished_attempt: Optional[int] = None
     finished: bool = False
+    verified: set[int] = field(default_factory=set)  # training steps on the shared file system
+    archived: set[int] = field(default_factory=set)  # and in the archive
+    rollbacks: int = 0
+    rolling_back: list[str] = field(default_factory=list)  # not to be picked by the next attempt
+    windows: list[skips.Window] = field(default_factory=list)  # batches that are left out
 
     def note(self, entry: dict[str, Any]) -> None:
         """Take one event in."""
@@ -59,6 +66,7 @@ class State:
             self.attempts = max(self.attempts, int(entry["attempt"]))
             self.unfinished_attempt = int(entry["attempt"])
             self.last_nodes = list(entry["nodes"])
+            self.rolling_back = []
         elif event == "command_done":
             self.commands_done.add(str(entry["command"]))
             self.same_place = self.no_progress = 0
@@ -77,6 +85,29 @@ class State:
             self._note_end(entry)
         elif event == "done":
             self.finished = True
+        else:
+            self._note_checkpoint(entry)
+
+    def _note_checkpoint(self, entry: dict[str, Any]) -> None:
+        event = entry.get("event")
+        if event == "checkpoint_verified" and entry["tier"] == "shared":
+            self.verified.add(step_of(entry["checkpoint"]))
+        elif event == "copied":
+            self.archived.add(step_of(entry["checkpoint"]))
+        elif event == "set_aside":
+            self.verified.discard(step_of(entry["checkpoint"]))
+        elif event == "rolled_back":
+            self.rollbacks += 1
+            self.rolling_back = list(entry["checkpoints"])
+            self.windows = skips.merged([*self.windows, *skips.fold([entry])])
+            self._forget(self.verified, entry)
+            self._forget(self.archived, entry)
+        elif event == "pruned":
+            self._forget(self.verified if entry["tier"] == "shared" else self.archived, entry)
+
+    @staticmethod
+    def _forget(steps: set[int], entry: dict[str, Any]) -> None:
+        steps -= {step_of(name) for name in entry["checkpoints"]}
 
     def _note_suspect(self, entry: dict[str, Any]) -> None:
         self.suspects.pop(str(entry["node"]), None)

@@ -52,6 +52,7 @@ class LaunchPlan:
     master_addr: str
     master_port: int
     step: Optional[Step] = None  # a user's own srun line: his options, folder and output
+    skip: str = ""  # windows of batches that are left out
 
     @property
     def num_ranks(self) -> int:
@@ -103,6 +104,7 @@ def contract(plan: LaunchPlan) -> dict[str, str]:
         "MUSTER_ATTEMPT": str(plan.attempt),
         "MUSTER_TOKEN": str(plan.token),
         "MUSTER_RESUME": str(plan.resume or ""),
+        "MUSTER_SKIP": plan.skip,
         "MUSTER_BEAT_DIR": str(plan.beat_dir),
         "MUSTER_COMMAND": plan.command,
         # The rank's shell opens its log itself: srun reads % and \\ in a path as something else.

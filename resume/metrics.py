@@ -27,6 +27,7 @@ class MetricsTail:
     step_times: list[float] = field(default_factory=list)  # seconds, newest last
     _waited_s: float = 0.0  # by our own clock, from the lines before to the newest
     _arrived_at: float = field(default_factory=time.monotonic)
+    losses: list[tuple[int, float]] = field(default_factory=list)  # since they were taken last
 
     def poll(self) -> None:
         """Take in what was appended since the last call; an unfinished last line waits."""
@@ -61,6 +62,14 @@ class MetricsTail:
         elif self.last_time is not None and self._could_have_taken(now - self.last_time):
             self.step_times = [*self.step_times[-_KEPT:], now - self.last_time]
         self.last_step, self.last_time = step, now
+        loss = entry.get("loss")
+        if isinstance(loss, (int, float)):
+            self.losses.append((step, float(loss)))
+
+    def take_losses(self) -> list[tuple[int, float]]:
+        """(training step, loss) of the lines since the last call."""
+        taken, self.losses = self.losses, []
+        return taken
 
     def _could_have_taken(self, duration_s: float) -> bool:
         """One such step among few would make the limit for hangs hours long."""

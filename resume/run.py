@@ -16,7 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Optional
 
-from resume.checkpoint import CheckpointDraft, StorageError, check_token, step_name
+from resume import preflight, retention, skips
+from resume.checkpoint import StorageError, check_token, step_name
+from resume.draft import CheckpointDraft
 from resume.durable import append_line, write_json
 
 _leave = False
@@ -40,6 +42,7 @@ class Run:
     local_rank: int
     world_size: int
     beat_dir: Optional[Path]
+    skip: tuple[skips.Window, ...] = ()  # windows of batches that are left out on purpose
 
     @classmethod
     def from_env(cls) -> Run:
@@ -57,6 +60,7 @@ class Run:
             local_rank=int(env.get("LOCAL_RANK") or 0),
             world_size=int(env.get("WORLD_SIZE") or 1),
             beat_dir=Path(beat_dir) if beat_dir else None,
+            skip=tuple(skips.parse(env.get("MUSTER_SKIP", ""))),
         )
         run.dir.mkdir(parents=True, exist_ok=True)
         signal.signal(signal.SIGUSR2, _set_leave)
@@ -97,21 +101,32 @@ class Run:
         except OSError:
             return  # showing life must never end a life
 
+    def batch(self, step: int) -> int:
+        """Number of the batch that a training step takes, both counted from 1.
+
+        The same number, unless the loss guard leaves data out; derive the data from this one alone.
+        """
+        return skips.batch_of(step, self.skip)
+
     def log_metrics(self, metrics: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl (rank 0; elsewhere nothing happens).
 
         Args:
-            metrics: at least step, loss, samples; `time` (unix seconds) and `attempt` are added.
+            metrics: at least step, loss, samples; `batch`, `time` (unix seconds) and `attempt` are
+                added.
         """
         if self.rank == 0:
-            line = {**metrics, "time": time.time(), "attempt": self.attempt}
+            step = metrics.get("step")
+            batch = {"batch": self.batch(step)} if isinstance(step, int) else {}
+            line = {**batch, **metrics, "time": time.time(), "attempt": self.attempt}
             append_line(self.dir / "metrics.jsonl", line, durable=False)
 
-    def begin_checkpoint(self, step: int, keep: int = 3) -> CheckpointDraft:
+    def begin_checkpoint(self, step: int) -> CheckpointDraft:
         """Create the folder to write the checkpoint of a training step into; same on all ranks.
 
         Raises:
-            StorageError: the folder cannot be created.
+            StorageError: the folder cannot be created; or, said by rank 0 before anything is
+                written, there is less space than the last checkpoint has taken.
         """
         draft = CheckpointDraft(
             checkpoints_dir=self.checkpoints_dir,
@@ -121,10 +136,12 @@ class Run:
             world_size=self.world_size,
             token=self.token,
             owner_file=self.owner_file,
-            keep=keep,
+            keep=None if self.token else retention.KEEP,
         )
         try:
             draft.dir.mkdir(parents=True, exist_ok=True)
+            if self.rank == 0:
+                preflight.refuse_full(self.checkpoints_dir, f"checkpoint {draft.dir.name}")
         except OSError as error:
             raise StorageError(f"checkpoint {draft.dir.name}: {error}") from error
         return draft

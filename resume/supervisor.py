@@ -7,6 +7,7 @@ guards on the other nodes bring the job back if this process or its node dies.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import sys
@@ -20,13 +21,16 @@ from muster import slurm
 from muster.errors import ConfigError, DataError, MusterError, StorageError, UnavailableError
 from muster.recipe import Command, Recipe
 from muster.site import Site
-from resume import checkpoint, lease, ranks, successor
+from resume import checkpoint, lease, loss_guard, preflight, ranks, successor
 from resume.allocation import Allocation
 from resume.attempt import Attempt
+from resume.caretaker import VISIBLE_S
+from resume.custody import Custody, note_set_aside, note_verified
 from resume.fleet import Fleet
 from resume.journal import Journal, State
 from resume.lease import Lease
 from resume.nodewatch import NodeWatch
+from resume.notify import Notifier
 from resume.step import Step
 from resume.verdict import Verdict
 
@@ -38,6 +42,7 @@ _STORAGE_WAIT_S = 2.0
 _DOWN_WAIT_S = 60.0
 _MAX_REQUEUE_PAUSE_S = 300.0
 _DOUBTS = 4  # failures without progress after which suspects that pass the gate are used again
+_LAST_PAGE_S = 15.0
 
 
 class Ended(Exception):  # noqa: N818  (an end, not an error)
@@ -66,6 +71,8 @@ class Supervisor:
     step: Optional[Step] = None  # a user's own srun line instead of a recipe's command
     state: State = field(default_factory=State)
     allocation: Allocation = field(init=False)
+    custody: Custody = field(init=False)
+    notifier: Notifier = field(init=False)
     guarded: Optional[tuple[int, Path]] = None  # attempt and its beat folder, while ranks run
     time_is_up: bool = False  # set by SIGUSR1
     _lease: Lease = field(init=False)
@@ -78,6 +85,8 @@ class Supervisor:
         self._lease = Lease(self.run_dir, self.token)
         node_watch = NodeWatch(self.job.job_id, list(self.job.nodes))
         self.allocation = Allocation(self.site, self.fleet, node_watch, self.run_dir, self)
+        self.custody = Custody(self)
+        self.notifier = Notifier(self.site.notify, self.run_dir, self._run_facts)
 
     @property
     def done_file(self) -> Path:
@@ -90,7 +99,11 @@ class Supervisor:
         print(f"muster {verb}: {time.strftime('%H:%M:%S')} {text}", file=out, flush=True)
 
     def note(self, event: str, **facts: object) -> None:
-        """Write an event and take it into the state; a full disk is waited for, not died of."""
+        """Write an event and take it into the state; a full disk is waited for, not died of.
+
+        Raises:
+            Ended: storage is away for longer than the budget for it.
+        """
         since: Optional[float] = None
         while True:
             try:
@@ -100,6 +113,17 @@ class Supervisor:
                 since = since or time.monotonic()
                 self._wait_to_write(error, since)
         self.state.note({"event": event, **facts})
+        self.notifier.take(event, facts)
+
+    def _run_facts(self) -> dict[str, object]:
+        """What every page says about the run."""
+        return {
+            "run": f"{self.recipe.name} {self.job.job_id}",
+            "run_dir": str(self.run_dir),
+            "job": self.job.job_id,
+            "host": self.host,
+            "step": self.state.max_step,
+        }
 
     def _wait_to_write(self, error: OSError, since: float) -> None:
         """Storage may come back; when it does not, end: nothing can be remembered without it."""
@@ -158,6 +182,8 @@ class Supervisor:
         if now - self._greeted_at > 1.0:
             self._greeted_at = now
             self.fleet.order(do="alive")
+        self.custody.tick()
+        self.notifier.tick()
 
     def _hear_terminated(self) -> None:
         """Guards got SIGTERM: Slurm may have chosen this job as a victim, and knows why."""
@@ -199,6 +225,7 @@ class Supervisor:
     def run(self) -> int:
         """All commands, one after the other; returns the exit code of the job."""
         try:
+            self.custody.prepare()
             self.allocation.node_watch.start()
             self.note("allocation", nodes=self.allocation.node_watch.names)
             if self.done_file.exists():
@@ -207,6 +234,8 @@ class Supervisor:
             for command in self.recipe.commands:
                 if command.name not in self.state.commands_done:
                     self._keep_going(command)
+            if self.custody.place is not None:  # what was published last must get there too
+                self.custody.settle(self.recipe.checkpoints.settle_s)
             self.note("done", step=self.state.max_step)  # always last: nobody has to take over
             self.say(f"done: {self.run_dir}")
             self.fleet.leave()
@@ -216,6 +245,7 @@ class Supervisor:
             self._end_on_error(error)
             raise
         finally:
+            self.notifier.close(_LAST_PAGE_S)
             self.allocation.node_watch.stop()
         return 0
 
@@ -245,6 +275,8 @@ class Supervisor:
             self.say(f"{verdict.action}: {verdict.why}")
             if verdict.action == "stop":
                 self.stop(verdict)
+            if verdict.action == "rollback":
+                self._roll_back(verdict)
             if verdict.action == "requeue" or self.must_leave():
                 self._requeue(verdict)
             if verdict.action == "wait":
@@ -272,25 +304,79 @@ class Supervisor:
         nodes = choose(fit, self.state.last_nodes, wanted)
         try:
             picked = self._pick()
+            no_space = self._no_space()
         except OSError as error:
             self.note_incident("storage", None, str(error))
             return Verdict("wait", "storage", f"checkpoints cannot be read: {error}")
+        if no_space is not None:
+            if self._waiting_since is None:  # told once, not at every look
+                self.note_incident("storage", None, no_space)
+            fix = "delete what is not needed there, then sbatch with the same --run-dir"
+            return Verdict("wait", "storage", no_space, None, fix, StorageError.code)
         attempt = Attempt(self, command, nodes, picked)
         return attempt.run()
 
     def _pick(self) -> checkpoint.Picked:
         """The checkpoint to resume from; drafts of dead attempts go, bad ones are set aside."""
         folder = self.run_dir / "checkpoints"
-        picked = self.in_background(lambda: checkpoint.pick(folder))
+        for name in self.state.rolling_back:
+            if (folder / name).exists():
+                checkpoint.set_aside(folder / name, "rolled_back")
+        picked = self._pick_shared(folder)
         checkpoint.discard_drafts(folder, self.state.attempts + 1)
-        for name, problems in picked.set_aside:
-            self.say(f"checkpoint {name} is bad and set aside: {problems[0]}")
-            self.note("set_aside", checkpoint=name, problems=problems[:10])
+        fetched = self.custody.fetch_newer(picked.step)
+        if fetched is None and picked.path is None:
+            raise OSError(errno.EIO, "no checkpoint here, and the archive does not answer")
+        if fetched:
+            picked = self._pick_shared(folder)
         if picked.lost:
             what = "checkpoints exist, none verifies; starting from zero would hide the loss"
             fix = f"restore one, or move {folder} away to start from zero on purpose"
             self.stop(Verdict("stop", "data", f"{folder}: {what}", None, fix, DataError.code))
+        if picked.path is not None and picked.step not in self.state.verified:
+            note_verified(self, picked.path.name)
         return picked
+
+    def _pick_shared(self, folder: Path) -> checkpoint.Picked:
+        picked = self.in_background(lambda: checkpoint.pick(folder, patience_s=VISIBLE_S))
+        for name, problems in picked.set_aside:
+            note_set_aside(self, name, problems)
+        return picked
+
+    def _no_space(self) -> Optional[str]:
+        """Why the next checkpoint will not fit, once all that the rules give away is gone."""
+        folder = self.run_dir / "checkpoints"
+        if preflight.shortage(folder) is None:
+            return None
+        self.custody.settle(self.recipe.checkpoints.settle_s)
+        why = preflight.shortage(folder)
+        aside = preflight.aside_bytes(folder)
+        if why is not None and aside:
+            why += f"; {preflight.size(aside)} are in checkpoints that were set aside"
+        return why
+
+    def _roll_back(self, verdict: Verdict) -> None:
+        """Behind the checkpoint where the loss went wrong; what is newer is set aside."""
+        folder, rules = self.run_dir / "checkpoints", self.recipe.loss_guard
+        published = dict(checkpoint.published(folder))
+        way = None
+        if verdict.loss is not None:
+            way = loss_guard.plan(verdict.loss, published, rules, self.state.windows)
+        if way is None:
+            fix = "start a new run with other data or another learning rate"
+            why = f"{verdict.why}; there is no checkpoint to go back to"
+            self.stop(Verdict("stop", verdict.cause, why, None, fix))
+        # First the word, then the act, which is done before the next pick, by whoever picks then.
+        self.note(
+            "rolled_back",
+            why=verdict.why,
+            cause=verdict.cause,
+            to_step=way.to_step,
+            checkpoints=list(way.aside),
+            skip=way.skip,
+        )
+        skipped = f", without batches {way.skip}" if way.skip else ""
+        self.say(f"back to training step {way.to_step}{skipped}")
 
     def _wait_it_out(self, verdict: Verdict) -> None:
         """The same nodes again a little later; in the end a person."""

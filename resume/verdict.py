@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Optional
 
 from muster.recipe import Budget
+from resume.loss_guard import Finding
 
-EXIT_DATA, EXIT_STORAGE, EXIT_FENCED, EXIT_CONFIG = 65, 74, 75, 78
+EXIT_DATA, EXIT_STORAGE, EXIT_FENCED, EXIT_DIVERGED, EXIT_CONFIG = 65, 74, 75, 76, 78
 EXIT_CANNOT_RUN, EXIT_NOT_FOUND = 126, 127
 PROGRAM_CAUSES = frozenset({"rank_failed", "left_early", "launch_failed"})
 _SIGNALLED = 128  # a shell's exit code for a process that died of signal n is 128 + n
@@ -39,11 +40,16 @@ CAUSES = {
     "storage": ("storage", "NONE"),
     "data": ("data", "NONE"),
     "config": ("user", "NONE"),
+    "diverged": ("data", "NONE"),
+    "loss_spike": ("data", "NONE"),
+    "loss_mismatch": ("storage", "NONE"),
 }
 """What kind of trouble a cause is, and what HyperPod's plugin would say: RETRYSTEP restarts, NONE
 ends the job. Here a cause with NONE is tried again too, but only while the run makes progress."""
 
-UNEXPLAINED = frozenset({"rank_failed", "hang", "launch_failed", "left_early", "out_of_memory"})
+UNEXPLAINED = frozenset(
+    {"rank_failed", "hang", "launch_failed", "left_early", "out_of_memory", "diverged"}
+)
 """Causes that a sick node may hide behind."""
 
 
@@ -76,19 +82,24 @@ class Evidence:
     same_place: int = 0  # failures so far, this one not counted
     no_progress: int = 0
     attempts: int = 1
+    loss: Optional[Finding] = None  # of the loss guard, where it is on
+    guards_loss: bool = False
+    rollbacks: int = 0
+    max_rollbacks: int = 0
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What to do, why, and about which node."""
 
-    action: str  # done, retry, swap, requeue, wait, stop
+    action: str  # done, retry, swap, requeue, wait, rollback, stop
     cause: Optional[str]  # None when nothing is wrong
     why: str
     node: Optional[str] = None
     fix: str = ""
     exit_code: int = 1
     repeatable: bool = False  # a failure of the program, which will come again at the same place
+    loss: Optional[Finding] = None  # what a rollback goes back behind
 
 
 def decide(evidence: Evidence, budget: Budget) -> Verdict:
@@ -96,7 +107,8 @@ def decide(evidence: Evidence, budget: Budget) -> Verdict:
 
     Returns:
         done: the command is complete. retry: same nodes. swap: other nodes of the allocation.
-        requeue: a new allocation. wait: storage trouble, the same nodes later. stop: a person.
+        requeue: a new allocation. wait: storage trouble, the same nodes later. rollback: an older
+        checkpoint and other data. stop: a person.
     """
     e = evidence
     if e.done_file:
@@ -105,7 +117,7 @@ def decide(evidence: Evidence, budget: Budget) -> Verdict:
     may_be_done = e.done_by_exit and e.asked_to_leave is None
     if may_be_done and (all_zero or (not e.exits and e.launcher_rc == 0)):
         return Verdict("done", None, "all ranks exited 0")
-    verdict = _hardware(e) or _user_error(e)
+    verdict = _hardware(e) or _user_error(e) or _loss(e)
     if verdict is None and e.asked_to_leave is not None:
         verdict = Verdict("requeue", "asked_to_leave", f"ranks left for {e.asked_to_leave}")
     verdict = verdict or _infrastructure(e) or _software(e, all_zero=all_zero)
@@ -192,6 +204,25 @@ def _elsewhere(e: Evidence, verdict: Verdict) -> Verdict:
         why = f"{verdict.why}, on {e.blamed_node} again"
         return replace(verdict, action="swap", why=why, node=e.blamed_node)
     return verdict
+
+
+def _loss(e: Evidence) -> Optional[Verdict]:
+    """The loss is wrong: back behind a checkpoint where the recipe wants that, else as a crash."""
+    code = e.exits.get(e.first_failed) if e.first_failed is not None else None
+    finding = e.loss
+    if finding is None and code == EXIT_DIVERGED and not e.done_by_exit:
+        step = (e.last_step or 0) + 1
+        why = f"rank {e.first_failed}: the loss of training step {step} is not finite"
+        finding = Finding("diverged", why, step, step)
+    if finding is None:
+        return None
+    if not e.guards_loss:
+        return Verdict("retry", finding.cause, finding.why, repeatable=True)
+    if e.rollbacks >= e.max_rollbacks:
+        why = f"{finding.why}; {e.rollbacks} rollbacks are the whole budget"
+        fix = "look at the data and the learning rate, then sbatch with the same --run-dir"
+        return Verdict("stop", finding.cause, why, None, fix)
+    return Verdict("rollback", finding.cause, finding.why, loss=finding)
 
 
 def _software(e: Evidence, *, all_zero: bool) -> Verdict:  # noqa: PLR0911  (a table)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
 from muster.recipe import Command, Hang
+from resume.loss_guard import Finding, LossWatch
 from resume.metrics import MetricsTail
 from resume.verdict import TERMINATED, Evidence, culprit
 
@@ -42,6 +43,8 @@ class Watch:
     lost: list[str] = field(default_factory=list)
     hung: Optional[tuple[int, str, float]] = None  # rank, node, seconds
     revived: set[str] = field(default_factory=set)  # nodes that got a new guard
+    loss_watch: Optional[LossWatch] = None  # where the recipe guards its loss
+    loss: Optional[Finding] = None
 
     def until_over(self) -> None:
         """Return as soon as the attempt is finished, or known to be beyond saving."""
@@ -55,6 +58,8 @@ class Watch:
         self.metrics.poll()
         self._note_first_step()
         if self._done():
+            return True
+        if self._loss_is_wrong():
             return True
         self._find_lost()
         if self.lost or self._left() or self._settled_trouble():
@@ -87,6 +92,12 @@ class Watch:
                 step_time=self.metrics.first_time,
             )
             self.supervisor.say(f"training from training step {self.metrics.first_step}")
+
+    def _loss_is_wrong(self) -> bool:
+        for step, loss in self.metrics.take_losses():
+            if self.loss_watch is not None and self.loss is None:
+                self.loss = self.loss_watch.take(step, loss)
+        return self.loss is not None
 
     def _done(self) -> bool:
         """DONE is there and the ranks are gone, or had a minute to go."""
@@ -235,6 +246,10 @@ class Watch:
             same_place=s.state.same_place,
             no_progress=s.state.no_progress,
             attempts=s.state.attempts,
+            loss=self.loss,
+            guards_loss=s.recipe.loss_guard.action == "rollback",
+            rollbacks=s.state.rollbacks,
+            max_rollbacks=s.recipe.loss_guard.max_rollbacks,
         )
 
 

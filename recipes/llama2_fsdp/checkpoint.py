@@ -12,7 +12,7 @@ import threading
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -175,17 +175,23 @@ class Saver:
             return
         self.finish()
         self.saved_step = step
+        draft = None
         try:
-            draft = self._run.begin_checkpoint(step, keep=self._options.keep)
-        except resume.CheckpointError as error:
+            draft = self._run.begin_checkpoint(step)
+        except resume.CheckpointError as error:  # maybe on this rank alone: a full disk
             self._problem = _as_stop(error)
-        else:
-            if self._options.mode == "sync":
+        if self._options.mode == "sync":
+            if self._all_have(draft):  # or the others would wait for this rank inside the save
                 self._write(draft, self._state, facts)
-                return
+        elif draft is not None:
             arguments = (draft, self._stage(), facts)
             self._thread = threading.Thread(target=self._write, args=arguments, daemon=True)
             self._thread.start()
+
+    def _all_have(self, draft: resume.CheckpointDraft | None) -> TypeGuard[resume.CheckpointDraft]:
+        missing = torch.tensor(int(draft is None))
+        dist.all_reduce(missing, group=self._group)
+        return missing.item() == 0
 
     def finish(self) -> None:
         """Wait for the save in flight."""

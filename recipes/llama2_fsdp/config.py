@@ -80,7 +80,6 @@ class Checkpoint:
     """When and how to save."""
 
     every: int
-    keep: int
     mode: str  # sync | thread | process
 
 

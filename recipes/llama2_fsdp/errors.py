@@ -15,6 +15,7 @@ class Stop(Exception):  # noqa: N818  (it is an order to stop, not always an err
     UNAVAILABLE: ClassVar[int] = 69
     STORAGE: ClassVar[int] = 74  # the disk, not the node
     TEMPORARY: ClassVar[int] = 75
+    DIVERGED: ClassVar[int] = 76  # the loss is not finite: back behind a checkpoint, or a person
     CONFIG: ClassVar[int] = 78  # never retried
 
     def __init__(self, code: int, where: str, what: str, fix: str) -> None:

@@ -81,15 +81,17 @@ def train(run: resume.Run, config: Config) -> None:
         step += 1
         run.beat("step", step)
         set_learning_rate(optimizer, learning_rate(config.optim, step, config.train.steps))
+        # Batch and training step have the same number, unless data is left out on purpose.
+        first = (run.batch(step) - 1) * config.train.global_batch
         passes = own_positions(
-            consumed, config.train.micro_batch, num_passes, run.rank, run.world_size
+            first, config.train.micro_batch, num_passes, run.rank, run.world_size
         )
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         seen = 0
         for positions in passes:
             ids = [sample_id(p, samples.num_train, config.train.seed) for p in positions]
             tokens = torch.from_numpy(samples.fetch(ids)).to(device)
-            seen += digest(positions, ids, consumed)
+            seen += digest(positions, ids, first)
             pass_loss = cross_entropy(model, tokens).mean() / num_passes
             # Reduced after every pass: adding up whole gradients would need memory for all of them.
             pass_loss.backward()  # type: ignore[no-untyped-call]
@@ -111,7 +113,7 @@ def train(run: resume.Run, config: Config) -> None:
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             what = f"loss {loss}, gradient norm {grad_norm}"
             fix = "lower optim.lr or look at the data of this step"
-            end_together(Stop(Stop.CRASH, f"training step {step}", what, fix))
+            end_together(Stop(Stop.DIVERGED, f"training step {step}", what, fix))
         metrics = {
             "step": step,
             "loss": loss,

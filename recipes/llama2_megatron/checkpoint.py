@@ -236,7 +236,7 @@ class Saver:
         """The draft, if all ranks have it: what follows they must do together."""
         draft = None
         try:
-            draft = self._run.begin_checkpoint(step, keep=self._options.keep)
+            draft = self._run.begin_checkpoint(step)
             if self._run.rank == 0:
                 self._reserve.write_bytes(bytes(RESERVE_BYTES))
         except (resume.CheckpointError, OSError) as error:

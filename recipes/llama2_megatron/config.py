@@ -102,7 +102,6 @@ class Checkpoint:
     """When and how to save."""
 
     every: int
-    keep: int
     mode: str  # async | sync
     format: str  # fully_reshardable | dp_reshardable
 

@@ -87,7 +87,9 @@ def train(run: resume.Run, config: Config) -> None:
         run.beat("step", step)
         set_learning_rate(optimizer, config.optim, step, config.train.steps)
         seed_dropout(config.train.seed, step)
-        passes = own_positions(consumed, config.train.micro_batch, num_passes, data_rank, copies)
+        # Batch and training step have the same number, unless data is left out on purpose.
+        first = (run.batch(step) - 1) * config.train.global_batch
+        passes = own_positions(first, config.train.micro_batch, num_passes, data_rank, copies)
         order = [
             [sample_id(position, samples.num_train, config.train.seed) for position in positions]
             for positions in passes
@@ -107,7 +109,7 @@ def train(run: resume.Run, config: Config) -> None:
         _, grad_norm, _ = optimizer.step()
 
         # The edge: numbers are added over ranks, and all ranks learn of a request or a failure.
-        seen = sum(digest(p, ids, consumed) for p, ids in zip(passes, order, strict=True))
+        seen = sum(digest(p, ids, first) for p, ids in zip(passes, order, strict=True))
         loss_sum = added(losses, device) / num_passes
         dist.all_reduce(loss_sum)
         words = [as_int64(seen * speaks_for_data() & MASK), int(run.leave_requested)]
@@ -121,7 +123,7 @@ def train(run: resume.Run, config: Config) -> None:
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             what = f"loss {loss}, gradient norm {grad_norm}"
             fix = "lower optim.lr or look at the data of this step"
-            end_together(Stop(Stop.CRASH, f"training step {step}", what, fix))
+            end_together(Stop(Stop.DIVERGED, f"training step {step}", what, fix))
         metrics = {
             "step": step,
             "loss": loss,

@@ -22,6 +22,9 @@ _NAMES = {
     "batch_host_lost": "batch host {node} lost",
     "config": "configuration error",
     "data": "data missing or damaged",
+    "diverged": "the loss was not finite",
+    "loss_spike": "the loss spiked",
+    "loss_mismatch": "the loss after a resume was not that of before",
 }
 
 

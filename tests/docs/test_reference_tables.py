@@ -188,7 +188,7 @@ def test_every_option_of_the_verbs() -> None:
     parser = argparse.ArgumentParser()
     verbs = parser.add_subparsers()
     cli.add_parser(verbs)
-    for verb in ("run", "verify", "report"):
+    for verb in ("run", "verify", "restore", "audit", "report"):
         actions = verbs.choices[verb]._actions
         options = {o for a in actions for o in a.option_strings if o not in ("-h", "--help")}
         listed = {o for row in rows("run.md", f"muster {verb}") for o in code(row[0])}

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from resume.checkpoint import CheckpointDraft
+from resume.draft import CheckpointDraft
 
 SHARDS: dict[str, bytes] = {"shard_0.bin": b"0123456789" * 20, "deep/shard_1.bin": b"abc" * 7}
 
 
 def draft(folder: Path, step: int, **facts: Any) -> CheckpointDraft:
     """A draft whose folder exists; facts: attempt, rank, world_size, token, keep."""
-    whole = {"attempt": 1, "rank": 0, "world_size": 1, "token": 1, "keep": 3, **facts}
+    whole = {"attempt": 1, "rank": 0, "world_size": 1, "token": 1, "keep": None, **facts}
     one = CheckpointDraft(
         checkpoints_dir=folder, step=step, owner_file=folder.parent / "owner.json", **whole
     )

@@ -76,7 +76,7 @@ def test_later_training_steps_do_not_change_what_is_written(
         return save(*args, **more)
 
     monkeypatch.setattr(fsdp.checkpoint.state_dict_saver, "save", late)
-    options = fsdp.config.Checkpoint(every=1, keep=1, mode=mode)
+    options = fsdp.config.Checkpoint(every=1, mode=mode)
     state = fsdp.checkpoint.live_state(model, optimizer)
     saver = fsdp.checkpoint.Saver(make_run(tmp_path), options, state, group, None)
     saver.save(3, FACTS)
@@ -99,7 +99,7 @@ def test_later_training_steps_do_not_change_what_is_written(
 
 def test_a_step_is_saved_once(fsdp: Any, trained: Any, tmp_path: Path) -> None:
     _, model, optimizer, group = trained
-    options = fsdp.config.Checkpoint(every=1, keep=9, mode="thread")
+    options = fsdp.config.Checkpoint(every=1, mode="thread")
     state = fsdp.checkpoint.live_state(model, optimizer)
     saver = fsdp.checkpoint.Saver(make_run(tmp_path), options, state, group, 3)
     for step in (3, 4, 4, 5, 6):  # 3 is the one it resumed from
@@ -118,7 +118,7 @@ def test_a_failed_save_is_remembered(
         (tmp_path / "owner.json").write_text('{"token": 2}')
     else:
         (tmp_path / "checkpoints").write_text("not a folder")
-    options = fsdp.config.Checkpoint(every=1, keep=2, mode="thread")
+    options = fsdp.config.Checkpoint(every=1, mode="thread")
     state = fsdp.checkpoint.live_state(model, optimizer)
     saver = fsdp.checkpoint.Saver(make_run(tmp_path, token=1), options, state, group, None)
     saver.save(3, FACTS)

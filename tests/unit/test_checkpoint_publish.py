@@ -73,7 +73,7 @@ def test_eight_ranks_in_threads(folder: Path) -> None:
 
 RANK = """
 from pathlib import Path
-from resume.checkpoint import CheckpointDraft
+from resume.draft import CheckpointDraft
 folder, rank = Path(sys.argv[1]), int(sys.argv[2])
 draft = CheckpointDraft(folder, 5, 1, rank, 3, 1, folder.parent / "owner.json")
 draft.dir.mkdir(parents=True, exist_ok=True)
@@ -210,7 +210,8 @@ def test_sealing_a_file_that_is_not_there_is_a_storage_error(folder: Path) -> No
 
 SEAL = """
 from pathlib import Path
-from resume.checkpoint import CheckpointDraft, StorageError
+from resume.checkpoint import StorageError
+from resume.draft import CheckpointDraft
 import resource
 folder = Path(sys.argv[1])
 draft = CheckpointDraft(folder, 5, 1, 0, 1, 1, folder.parent / "owner.json")
@@ -271,7 +272,7 @@ def test_seal_on_a_full_disk_is_a_storage_error(tmp_path: Path) -> None:
 
 PUBLISHER = """
 from pathlib import Path
-from resume.checkpoint import CheckpointDraft
+from resume.draft import CheckpointDraft
 folder, attempt, step = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 while True:
     step += 1
@@ -319,7 +320,8 @@ def test_publisher_killed_at_random_moments(folder: Path) -> None:
 STEPWISE = """
 import itertools, os, shutil, signal
 from pathlib import Path
-from resume.checkpoint import CheckpointDraft, discard_drafts, pick, verify
+from resume.checkpoint import discard_drafts, pick, verify
+from resume.draft import CheckpointDraft
 root = Path(sys.argv[1])
 
 def publish(folder, step, attempt):

@@ -18,7 +18,8 @@ from muster.recipe import load_recipe
 from muster.site import Site
 from resume import checkpoint, lease, ranks, rundir
 from resume.__main__ import main as save
-from resume.checkpoint import CheckpointDraft, CheckpointError, Fenced
+from resume.checkpoint import CheckpointError, Fenced
+from resume.draft import CheckpointDraft
 from resume.guard import Guard, GuardArguments
 
 
@@ -83,7 +84,7 @@ def test_storage_that_is_away_sets_nothing_aside(
     one.seal([one.dir / "shard"])
     one.publish()
 
-    def stale(_path: Path) -> str:
+    def stale(_path: Path, **_: object) -> str:
         raise OSError(errno.ESTALE, "Stale file handle")
 
     monkeypatch.setattr(checkpoint, "digest_file", stale)

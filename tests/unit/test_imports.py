@@ -38,6 +38,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "yaml": ("muster", "healthcheck", "resume"),
     "matplotlib": ("resume.report",),
     "torch": ("healthcheck.deep.torch_worker",),  # runs in the Python of the site that has it
+    "boto3": ("resume.s3",),
+    "botocore": ("resume.s3",),
 }
 PACKAGES = ("muster", "healthcheck", "resume")
 

@@ -71,7 +71,7 @@ def test_environment_of_the_contract(resume: Path | None, said: str, plan: Launc
     assert found["MUSTER_RESUME"] == said
     assert {key: found[key] for key in found if key.startswith(("MUSTER_", "MASTER_"))} == {
         "MUSTER_RUN_DIR": str(plan.run_dir), "MUSTER_RECIPE_DIR": str(plan.recipe_dir),
-        "MUSTER_ATTEMPT": "3", "MUSTER_TOKEN": "2", "MUSTER_RESUME": said,
+        "MUSTER_ATTEMPT": "3", "MUSTER_TOKEN": "2", "MUSTER_RESUME": said, "MUSTER_SKIP": "",
         "MUSTER_BEAT_DIR": str(plan.beat_dir), "MUSTER_COMMAND": plan.command,
         "MUSTER_LOG_DIR": str(plan.log_dir),
         "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29123",
