@@ -1,4 +1,4 @@
-"""`python -m benchmarks recovery|overhead|seal`: see the package."""
+"""`python -m benchmarks recovery|overhead|seal|health`: see the package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import overhead, recovery, seal
+from benchmarks import health, overhead, recovery, seal
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -24,7 +24,7 @@ def say(text: str) -> None:
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="nox -s bench --", description=__doc__)
-    parser.add_argument("what", choices=("recovery", "overhead", "seal"))
+    parser.add_argument("what", choices=("recovery", "overhead", "seal", "health"))
     parser.add_argument("--rounds", type=int, default=3, help="samples of each (3)")
     parser.add_argument("--only", default="", metavar="WORD", help="ways whose name holds it")
     parser.add_argument("--fault", default="", metavar="WORD", help="faults whose name holds it")
@@ -42,6 +42,8 @@ def main() -> int:
         found = recovery.measure(work, arguments.rounds, arguments.only, arguments.fault, say)
     elif arguments.what == "overhead":
         found = overhead.measure(work, arguments.rounds, arguments.minutes, say)
+    elif arguments.what == "health":
+        found = health.measure(work, arguments.rounds, say)
     else:
         found = seal.measure(work, arguments.rounds, arguments.gigabytes, say)
     load, cores = os.getloadavg()[0], os.cpu_count()

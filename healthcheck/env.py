@@ -76,7 +76,7 @@ class Env:
     def read(self, path: str) -> Optional[str]:
         """A file under /proc or /sys, stripped; None when it cannot be read."""
         data = self.read_bytes(path, _MOST_BYTES)
-        return None if data is None else data.decode(errors="replace").strip()
+        return None if data is None else data.decode(errors="replace").strip(" \t\r\n\0")
 
     def read_bytes(self, path: str, count: int) -> Optional[bytes]:
         """At most `count` bytes from the beginning of a file; None when it cannot be read."""

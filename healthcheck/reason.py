@@ -7,19 +7,19 @@ nodes with any other reason belong to somebody else and are never touched. A per
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Optional
 
+from healthcheck import lazy
 from healthcheck.finding import plain
 
 LONGEST = 200
 OWNER = "muster:"
-_FORM = re.compile(
+_FORM = lazy.pattern(
     r"muster:(?P<check>[a-z0-9_.]+):(?P<class>[a-z]+):(?P<action>none|reset|reboot|drain|replace)"
     r"(?: (?P<rest>.*))?"
 )
-_BOOT = re.compile(r"(?:^| )boot=([0-9a-f]{8})$")
+_BOOT = lazy.pattern(r"(?:^| )boot=([0-9a-f]{8})$")
 
 # What Slurm 22.05 writes itself when a node is gone or came back without having been asked to.
 _SLURM = ("Not responding", "Node unexpectedly rebooted")

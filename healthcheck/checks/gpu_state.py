@@ -30,6 +30,7 @@ _SLOWED = {0x08: "hardware slowdown", 0x20: "software thermal slowdown",
            0x40: "hardware thermal slowdown", 0x80: "power brake"}  # fmt: skip
 _SLOW_WINDOW_S = 1200.0
 _SLOW_US = 600e6  # half of the window
+_FABRIC_STATES = ("completed", "in progress", "not started")
 _TRAINING_S = 180.0  # so long NVLink may take after a boot
 
 
@@ -89,10 +90,12 @@ def gpu_fabric(facts: Facts) -> Iterator[Result]:
     young = up is not None and up < _TRAINING_S
 
     def look(gpu: Gpu, state: str, status: str) -> Iterator[Result]:
-        if state == "Completed" and status == "Success":
+        if state.lower() not in _FABRIC_STATES:
+            raise NotUnderstoodError(f"the NVLink fabric state {state}")
+        if (state.lower(), status.lower()) == ("completed", "success"):
             return
         what = f"has NVLink fabric state {state}, status {status}"
-        yield on(gpu, "UNKNOWN" if state == "In Progress" and young else "FAIL", what)
+        yield on(gpu, "UNKNOWN" if state.lower() == "in progress" and young else "FAIL", what)
 
     fields = ("fabric.state", "fabric.status")
     yield from each_gpu(facts, fields, look, "the NVLink fabric is set up")

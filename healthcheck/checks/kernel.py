@@ -14,7 +14,7 @@ from healthcheck.finding import Result
 from healthcheck.read import kernel_events
 from healthcheck.read.disks import nvme
 from healthcheck.read.kernel_events import Seen
-from healthcheck.read.kernel_log import KernelLog, kernel_log
+from healthcheck.read.kernel_log import KernelLine, KernelLog, kernel_log
 from healthcheck.registry import check
 
 
@@ -83,13 +83,17 @@ def _found(facts: Facts, name: str) -> Iterator[tuple[Result, Optional[Seen]]]:
     if log.lines is None:
         yield _unread(log), None
         return
-    found = kernel_events.find(log.lines, name, facts.env.now())
+    found = kernel_events.find(facts.once(_meaningful), name, facts.env.now())
     for seen in found:
         times = f", {seen.count} times" if seen.count > 1 else ""
         detail = f"{seen.event.says.format(thing=seen.thing)}{times}: {seen.text[:120]}"
         yield Result(seen.event.status, detail, seen.event.rule, time=seen.time), seen
     if not found:
         yield Result("PASS", "has a kernel log without such a fault"), None
+
+
+def _meaningful(facts: Facts) -> list[KernelLine]:
+    return kernel_events.meaningful(facts.once(kernel_log).lines or ())
 
 
 def _unread(log: KernelLog) -> Result:

@@ -9,7 +9,7 @@ from healthcheck.counters import growth
 from healthcheck.each_gpu import NO_ANSWER, each_gpu, number, on
 from healthcheck.facts import Facts
 from healthcheck.finding import Result
-from healthcheck.read.gpu import Gpu, without_gpus
+from healthcheck.read.gpu import Gpu, expected, without_gpus
 from healthcheck.read.gpu_detail import detail
 from healthcheck.read.pci import Device, gpus, nvidia_devices
 from healthcheck.registry import check
@@ -20,6 +20,7 @@ _WINDOW_S = 600.0
 _REPLAYS = {4: 0.96, 5: 1.92, 6: 3.84}
 _LANES = 16
 _MOST_CORRECTED = 300
+_KINDS_OF_ERRORS = 3  # fatal, not fatal, corrected
 
 
 def most_replays(generation: int) -> int:
@@ -44,7 +45,9 @@ def gpu_pci(facts: Facts) -> Iterator[Result]:
     if not found:
         yield _NOT_THERE if not facts.profile.gpus_on_pci else _unseen(facts)
     elif all(device.alive for device in found):
-        yield Result("PASS", f"has {len(found)} GPUs that answer on the bus")
+        whole = len(found) >= (facts.once(expected) or 0)
+        what = f"has {len(found)} GPUs that answer on the bus"
+        yield Result("PASS" if whole else "UNKNOWN", what)
 
 
 def _unseen(facts: Facts) -> Result:
@@ -60,6 +63,7 @@ def nvswitch_count(facts: Facts) -> Iterator[Result]:
         return
     found = [device for device in facts.once(nvidia_devices) if device.kind == "switch"]
     unread = [device.bus for device in facts.once(nvidia_devices) if device.kind == "unread"]
+    mute = [device.bus for device in found if device.alive is None]
     dead = [device.bus for device in found if device.alive is False]
     if not facts.once(nvidia_devices):
         yield Result("UNKNOWN", _NOT_THERE.detail)
@@ -69,6 +73,8 @@ def nvswitch_count(facts: Facts) -> Iterator[Result]:
         yield Result("FAIL", f"shows {len(found)} of {wanted} NVSwitches on the bus")
     elif dead:
         yield Result("FAIL", f"has an NVSwitch at {dead[0]} that is dead on the bus")
+    elif mute:
+        yield Result("UNKNOWN", f"does not show the PCI configuration of {mute[0]}")
     else:
         yield Result("PASS", f"shows {len(found)} NVSwitches")
 
@@ -107,8 +113,8 @@ def gpu_pcie_errors(facts: Facts) -> Iterator[Result]:
     if not devices:
         yield _NOT_THERE if not facts.profile.gpus else _unseen(facts)
         return
-    counted = [device for device in devices if device.errors]
-    if not counted:
+    counted = [device for device in devices if len(device.errors) == _KINDS_OF_ERRORS]
+    if not any(device.errors for device in devices):
         yield Result("SKIP", "has a kernel that counts no PCIe errors (AER)")
         return
     counts = {

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Optional
 
+from healthcheck import lazy
+
 if TYPE_CHECKING:
     from healthcheck.facts import Facts
 
 YOUNG_S = 300.0
 """Some devices show up minutes after the boot: until then a missing one is no broken one."""
 
-_BTIME = re.compile(r"^btime (\d{1,12})$", re.MULTILINE)
+_BTIME = lazy.pattern(r"^btime (\d{1,12})$", re.MULTILINE)
 
 
 def uptime_s(facts: Facts) -> Optional[float]:

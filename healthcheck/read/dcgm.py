@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
+from healthcheck import lazy
+
 if TYPE_CHECKING:
     from healthcheck.facts import Facts
 
@@ -25,7 +27,7 @@ SEVERITY = {
 }  # fmt: skip
 _STATUS = {"pass": "pass", "fail": "fail", "warn": "warn", "skip": "skip", "skipped": "skip"}
 _NOT_FOUND = 127
-_CONFIG_TEXT = re.compile(r"persistence mode", re.IGNORECASE)  # version 3 names no severity
+_CONFIG_TEXT = lazy.pattern(r"persistence mode", re.IGNORECASE)  # version 3 names no severity
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,18 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
+from healthcheck import lazy
+
 if TYPE_CHECKING:
     from healthcheck.facts import Facts
 
+_ELSEWHERE = ("tcp", "rdma", "fc", "loop")
+_STATES = ("new", "live", "resetting", "connecting", "deleting", "deleting (no IO)", "dead")
 NVME = "/sys/class/nvme"
 SMART_S = 3.0
 _NETWORK_DISK = "Elastic Block Store"
-_ARRAY = re.compile(r"^(md\S{1,30}) : (active|inactive)\b", re.MULTILINE)
-_MEMBERS = re.compile(r"\[([U_]{1,64})\]\s*$")
+_ARRAY = lazy.pattern(r"^(md\S{1,30}) : (active|inactive)\b", re.MULTILINE)
+_MEMBERS = lazy.pattern(r"\[([U_]{1,64})\]\s*$")
 _NOT_FOUND = 127
 
 
@@ -61,10 +65,19 @@ def nvme(facts: Facts) -> Optional[list[Nvme]]:
     for name in names:
         if re.fullmatch(r"nvme\d{1,4}", name) is None:
             continue
-        if facts.env.read(f"{NVME}/{name}/transport") in (None, "", "pcie"):
-            model = facts.env.read(f"{NVME}/{name}/model") or None
-            found.append(Nvme(name, model, facts.env.read(f"{NVME}/{name}/state") or None))
+        if facts.env.read(f"{NVME}/{name}/transport") not in _ELSEWHERE:
+            found.append(Nvme(name, _model(facts, name), _state(facts, name)))
     return found
+
+
+def _model(facts: Facts, name: str) -> Optional[str]:
+    text = facts.env.read(f"{NVME}/{name}/model")
+    return text if text and text.isascii() and text.isprintable() else None
+
+
+def _state(facts: Facts, name: str) -> Optional[str]:
+    text = facts.env.read(f"{NVME}/{name}/state")
+    return text if text in _STATES else None
 
 
 def parse_mdstat(text: str) -> dict[str, bool]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Optional
 
+from healthcheck import lazy
 from healthcheck.facts import Facts
 
 LOADED = "/proc/driver/nvidia/version"
@@ -15,7 +15,7 @@ _FOLDERS = (
     "/usr/lib/aarch64-linux-gnu",
     "/usr/lib",
 )
-_VERSION = re.compile(r"(?<![\d.])(\d{3}\.\d{1,3}(?:\.\d{1,3})?)(?![\d.])")
+_VERSION = lazy.pattern(r"(?<![\d.])(\d{3}\.\d{1,3}(?:\.\d{1,3})?)(?![\d.])")
 _MODINFO_S = 5.0
 
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
+from healthcheck import lazy
 from healthcheck.read.infiniband import EFA_DRIVER, Port, ports
 
 if TYPE_CHECKING:
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 FI_INFO = ("fi_info", "-p", "efa", "-t", "FI_EP_RDM")
 FI_INFO_S = 5.0
 _VENDOR = "0x1d0f"
-_PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_DOMAIN = re.compile(r"^\s*domain:\s*(\S+)\s*$", re.MULTILINE)
+_PCI_ADDRESS = lazy.pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_DOMAIN = lazy.pattern(r"^\s*domain:\s*(\S+)\s*$", re.MULTILINE)
 _NOT_FOUND = 127
 
 

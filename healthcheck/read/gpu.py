@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Optional
 
+from healthcheck import lazy
 from healthcheck.facts import Facts
 from healthcheck.read.pci import pci_gpus
 from healthcheck.read.slurm_node import slurm_node
@@ -38,11 +39,11 @@ NEEDED = ("index", "uuid", "serial", "pci.bus_id")
 _TRY_S = {"gate": 4.0, "prolog": 4.0, "epilog": 12.0}
 _TRY_OTHER_S = 15.0
 _MEMORY = "nvidia_smi_fields"  # the fields that this driver knows, and its version
-_REFUSED = re.compile(r'Field "([^"\n]{1,120})" is not a valid field to query')
-_KNOWN = re.compile(r'^"([\w.]{1,120})"(?: or "([\w.]{1,120})")?', re.MULTILINE)
-_UUID = re.compile(r"GPU-[0-9a-fA-F-]{8,40}")
-_LISTED = re.compile(r"^GPU \d{1,3}: .{0,200}\(UUID: GPU-[0-9a-fA-F-]{8,40}\)\s*$", re.MULTILINE)
-_GRES = re.compile(r"(?:^|,)gpu(?::[^:,(]+)?:(\d{1,6})")
+_REFUSED = lazy.pattern(r'Field "([^"\n]{1,120})" is not a valid field to query')
+_KNOWN = lazy.pattern(r'^"([\w.]{1,120})"(?: or "([\w.]{1,120})")?', re.MULTILINE)
+_UUID = lazy.pattern(r"GPU-[0-9a-fA-F-]{8,40}")
+_LISTED = lazy.pattern(r"^GPU \d{1,3}: .{0,200}\(UUID: GPU-[0-9a-fA-F-]{8,40}\)\s*$", re.MULTILINE)
+_GRES = lazy.pattern(r"(?:^|,)gpu(?::[^:,(]+)?:(\d{1,6})")
 _ABSENT = frozenset(
     ("N/A", "Not Supported", "Function Not Found", "Requested functionality has been deprecated")
 )

@@ -6,13 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import Optional
 
+from healthcheck import lazy
 from healthcheck.facts import Facts
 from healthcheck.read.gpu import kernel_bus
 
 COMMAND = ["nvidia-smi", "-q"]
 _LIMIT_S = 15.0
-_GPU = re.compile(r"^GPU ([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])$", re.MULTILINE)
-_PAIR = re.compile(r"^ +([A-Z][\w .-]{1,60}?) *: (-?\d{1,9})(?: C)?$", re.MULTILINE)
+_GPU = lazy.pattern(r"^GPU ([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])$", re.MULTILINE)
+_PAIR = lazy.pattern(r"^ +([A-Z][\w .-]{1,60}?) *: (-?\d{1,9})(?: C)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Optional
 
+from healthcheck import lazy
 from healthcheck.facts import Facts
 from healthcheck.read.gpu import smi
 
 COMMAND = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader,nounits"]
 _LIMIT_S = 5.0
-_ROW = re.compile(r"\s*(GPU-[0-9a-fA-F-]{8,40})\s*,\s*(\d{1,10})\s*")
-_JOB = re.compile(r"/job_(\d{1,12})(?:/|$)", re.MULTILINE)
+_ROW = lazy.pattern(r"\s*(GPU-[0-9a-fA-F-]{8,40})\s*,\s*(\d{1,10})\s*")
+_JOB = lazy.pattern(r"/job_(\d{1,12})(?:/|$)", re.MULTILINE)
 _TRIES = {"epilog": 3}
 _WAIT_S = 3.0
 
@@ -27,9 +28,15 @@ class Use:
     foreign: bool = False
 
 
-def parse_use(text: str) -> list[Use]:
-    """Rows of a GPU's UUID and a process id; the last one counts only with its line end."""
-    found = [_ROW.fullmatch(line) for line in text.split("\n")[:-1]]
+def parse_use(text: str) -> Optional[list[Use]]:
+    """Rows of a GPU's UUID and a process id, each with its line end; None: something else.
+
+    No row at all is an answer: nobody uses the GPUs.
+    """
+    lines = text.split("\n")
+    found = [_ROW.fullmatch(line) for line in lines[:-1]]
+    if lines[-1] or not all(found):
+        return None
     return [Use(row[1], row[2]) for row in found if row]
 
 
@@ -49,9 +56,10 @@ def uses(facts: Facts) -> Optional[tuple[Use, ...]]:
         if attempt:
             facts.env.sleep(_WAIT_S)
         done = facts.env.run(COMMAND, _LIMIT_S)
-        if not done.ok:
+        rows = parse_use(done.out) if done.ok else None
+        if rows is None:
             continue
-        found = tuple(_alive(facts, parse_use(done.out)))
+        found = tuple(_alive(facts, rows))
         if all(use.foreign for use in found):
             break
     return found

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Optional
 
+from healthcheck import lazy
 from healthcheck.read.kernel_log import KernelLine
 
 RECENT_S = 3600.0
@@ -25,13 +26,15 @@ class Event:
         check: the check that looks for it.
         status: what it means; FAIL counts since the boot, WARN for an hour.
         says: to continue 'node n3 ...'; {thing}: what the pattern names so.
-        pattern: from the start of the message.
+        source: the pattern, from the start of the message.
+        pattern: the same, compiled when it is first used.
         rule: row of the policy table; None: the check's own.
     """
 
     check: str
     status: Literal["FAIL", "WARN"]
     says: str
+    source: str
     pattern: re.Pattern[str]
     rule: Optional[str] = None
 
@@ -55,7 +58,7 @@ _PCI = r"(?P<thing>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
 def _event(
     check: str, status: Literal["FAIL", "WARN"], says: str, pattern: str, rule: Optional[str] = None
 ) -> Event:
-    return Event(check, status, says, re.compile(pattern), rule)
+    return Event(check, status, says, pattern, lazy.pattern(pattern), rule)
 
 
 EVENTS: tuple[Event, ...] = (
@@ -133,10 +136,18 @@ EVENTS: tuple[Event, ...] = (
            r"(?P<thing>lib(?:nccl|cuda|cudart|torch|fabric)[\w.+-]*)\["),
 )  # fmt: skip
 
-_NOT_RESPONDING = re.compile(r"nfs: server (\S+) not responding, (?:still trying|timed out)")
-_RESPONDS = re.compile(r"nfs: server (\S+) OK")
-_LOST = re.compile(r"Lustre: (\S+): Connection to \S+ \(at \S+\) was lost")
-_RESTORED = re.compile(r"Lustre: (\S+): Connection restored to ")
+# One look at a line instead of one per event: nearly all of ten thousand lines mean nothing.
+_ANY_EVENT = lazy.pattern("|".join(event.source.replace("?P<thing>", "?:") for event in EVENTS))
+_NOT_RESPONDING = lazy.pattern(r"nfs: server (\S+) not responding, (?:still trying|timed out)")
+_RESPONDS = lazy.pattern(r"nfs: server (\S+) OK")
+_LOST = lazy.pattern(r"Lustre: (\S+): Connection to \S+ \(at \S+\) was lost")
+_RESTORED = lazy.pattern(r"Lustre: (\S+): Connection restored to ")
+
+
+def meaningful(lines: Iterable[KernelLine]) -> list[KernelLine]:
+    """The lines that mean something to any check of `EVENTS`."""
+    match = _ANY_EVENT.match
+    return [line for line in lines if match(line.text)]
 
 
 def find(lines: Iterable[KernelLine], check: str, now: float) -> list[Seen]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
+from healthcheck import lazy
 from healthcheck.read.boot import uptime_s
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ KMSG = "/dev/kmsg"
 JOURNAL = ("journalctl", "-k", "-b", "-o", "json", "--no-pager", "-q", "-n", "20000")
 JOURNAL_S = 5.0
 
-_RECORD = re.compile(r"(\d{1,10}),(\d{1,20}),(\d{1,20}),[^;]*;(.*)")
+_RECORD = lazy.pattern(r"(\d{1,10}),(\d{1,20}),(\d{1,20}),[^;]*;(.*)")
 _ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_COLOUR = lazy.pattern(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LONGEST = 4000
 
 

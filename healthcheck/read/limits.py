@@ -6,10 +6,12 @@ import math
 import re
 from typing import TYPE_CHECKING, Optional
 
+from healthcheck import lazy
+
 if TYPE_CHECKING:
     from healthcheck.facts import Facts
 
-_MEMLOCK = re.compile(r"^Max locked memory\s+(unlimited|\d{1,20})\s", re.MULTILINE)
+_MEMLOCK = lazy.pattern(r"^Max locked memory\s+(unlimited|\d{1,20})\s", re.MULTILINE)
 
 
 def parse_memlock(text: str) -> Optional[float]:

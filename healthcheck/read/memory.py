@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
+from healthcheck import lazy
 from healthcheck.read.slurm_node import slurm_node
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 CPU = "/sys/devices/system/cpu"
 EDAC = "/sys/devices/system/edac/mc"
 _MOST_CPUS = 1 << 16
-_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+_RANGE = lazy.pattern(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 
 @dataclass(frozen=True)

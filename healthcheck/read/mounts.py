@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
+
+from healthcheck import lazy
 
 if TYPE_CHECKING:
     from healthcheck.facts import Facts
@@ -19,7 +20,7 @@ LOCAL = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "jfs",
 """File systems on a disk of the node."""
 
 _NO_LONGER = frozenset(("ro", "emergency_ro", "shutdown"))
-_OCTAL = re.compile(r"\\([0-7]{3})")
+_OCTAL = lazy.pattern(r"\\([0-7]{3})")
 _FUSE_QUIET = ("fuse.gvfsd-fuse", "fuse.portal", "fuse.lxcfs", "fuse.snapfuse", "fuse.squashfuse")
 
 

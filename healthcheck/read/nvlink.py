@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
+from healthcheck import lazy
 from healthcheck.facts import Facts
 from muster.process import Completed
 
@@ -14,10 +14,10 @@ STATUS = ["nvidia-smi", "nvlink", "-s"]
 ERRORS = ["nvidia-smi", "nvlink", "-e"]
 _LIMIT_S = {"gate": 3.0, "prolog": 3.0}
 _LIMIT_OTHER_S = 8.0
-_GPU = re.compile(r"GPU (\d{1,3}): .{0,200}")
-_UP = re.compile(r"\s+Link (\d{1,2}): (\d{1,4}(?:\.\d{1,4})?) GB/s\s*")
-_DOWN = re.compile(r"\s+Link (\d{1,2}): <inactive>\s*")
-_COUNT = re.compile(r"\s+Link (\d{1,2}): ([A-Za-z][\w /-]{0,40}?) Errors: (\d{1,18})\s*")
+_GPU = lazy.pattern(r"GPU (\d{1,3}): .{0,200}")
+_UP = lazy.pattern(r"\s+Link (\d{1,2}): (\d{1,4}(?:\.\d{1,4})?) GB/s\s*")
+_DOWN = lazy.pattern(r"\s+Link (\d{1,2}): <inactive>\s*")
+_COUNT = lazy.pattern(r"\s+Link (\d{1,2}): ([A-Za-z][\w /-]{0,40}?) Errors: (\d{1,18})\s*")
 _ALL_DOWN = "all links are inActive"
 
 

@@ -11,6 +11,7 @@ from healthcheck.facts import Facts
 
 BUS = "/sys/bus/pci/devices"
 _NVIDIA = "0x10de"
+_NVIDIA_BYTES = b"\xde\x10"
 _GPU = ("0x0300", "0x0302")  # VGA and 3D controllers
 _SWITCH = "0x0680"  # other bridge, as NVSwitch calls itself
 _ERRORS = {
@@ -44,27 +45,37 @@ def parse_errors(text: Optional[str], total: str) -> Optional[int]:
 
 
 def config_alive(start: Optional[bytes]) -> Optional[bool]:
-    """Whether a configuration space starts like that of a device; ff: nobody answers."""
+    """Whether a configuration space starts like that of an NVIDIA device; ff: nobody answers."""
     if start is None or len(start) < 4:
         return None
-    return start[:4] != b"\xff\xff\xff\xff"
+    if start[:4] == b"\xff\xff\xff\xff":
+        return False
+    return True if start[:2] == _NVIDIA_BYTES else None
 
 
 def nvidia_devices(facts: Facts) -> tuple[Device, ...]:
     """All NVIDIA devices, and those that may be some; empty when /sys shows none."""
-    env = facts.env
+    vendors = {bus: _hex(facts, bus, "vendor", 4) for bus in facts.env.names(BUS)}
     return tuple(
-        _device(facts, bus, (env.read(f"{BUS}/{bus}/class") or "")[:6] if vendor else "")
-        for bus in env.names(BUS)
-        for vendor in [env.read(f"{BUS}/{bus}/vendor")]
-        if not vendor or vendor == _NVIDIA
+        _device(facts, bus, _hex(facts, bus, "class", 6) if vendor else None)
+        for bus, vendor in vendors.items()
+        if vendor in (_NVIDIA, None)
     )
 
 
-def _device(facts: Facts, bus: str, kind: str) -> Device:
+def _hex(facts: Facts, bus: str, name: str, digits: int) -> Optional[str]:
+    """A number as /sys writes it, 0x10de; None: it is not readable."""
+    text = facts.env.read(f"{BUS}/{bus}/{name}") or ""
+    return text if re.fullmatch(rf"0x[0-9a-f]{{{digits}}}", text) else None
+
+
+def _device(facts: Facts, bus: str, number: Optional[str]) -> Device:
     at, env = f"{BUS}/{bus}", facts.env
+    if number is None:
+        return Device(bus, "unread")
+    kind = number[:6]  # class and subclass
     if kind not in (*_GPU, _SWITCH):
-        return Device(bus, "other" if kind else "unread")
+        return Device(bus, "other")
     counts = {
         name: parse_errors(env.read(f"{at}/{file}"), total)
         for name, (file, total) in _ERRORS.items()
@@ -86,4 +97,5 @@ def gpus(facts: Facts) -> tuple[Device, ...]:
 
 def pci_gpus(facts: Facts) -> Optional[int]:
     """NVIDIA GPUs on the PCI bus; None when /sys cannot say."""
-    return len(facts.once(gpus)) or None
+    unread = any(device.kind == "unread" for device in facts.once(nvidia_devices))
+    return None if unread else len(facts.once(gpus)) or None

@@ -6,13 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
+from healthcheck import lazy
+
 if TYPE_CHECKING:
     from healthcheck.facts import Facts
 
 CHRONYC = ("chronyc", "-c", "tracking")
 TIMEDATECTL = ("timedatectl", "show", "-p", "NTPSynchronized", "--value")
 _LIMIT_S = 3.0
-_NUMBER = re.compile(r"[+-]?\d{1,12}(\.\d{1,12})?")
+_NUMBER = lazy.pattern(r"[+-]?\d{1,12}(\.\d{1,12})?")
 
 
 @dataclass(frozen=True)

@@ -7,44 +7,44 @@ nor a process that calls itself "Xid (PCI:..): 79" can make one up.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Optional
 
+from healthcheck import lazy
 from healthcheck.facts import Facts
 from healthcheck.read.gpu import Gpu, kernel_bus, smi
 from healthcheck.read.kernel_log import KernelLine, KernelLog, kernel_log
 
 _BUS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}"
-_XID = re.compile(
+_XID = lazy.pattern(
     rf"NVRM:\s+Xid\s+\((?:PCI:)?(?P<bus>{_BUS})(?:\.[0-7])?(?:\s+GPU-I:\d+)?(?:\s+GPU-CI:\d+)?\):"
     r"\s+(?P<number>\d{1,4})\b(?:,\s*(?P<rest>.*))?"
 )
-_SXID = re.compile(
+_SXID = lazy.pattern(
     rf"nvidia-nvswitch\d{{1,3}}:\s+SXid\s+\(PCI:(?P<bus>{_BUS})(?:\.[0-7])?\):"
     r"\s+(?P<number>\d{1,5})\b(?:,\s*(?P<rest>.*))?"
 )
-_CONTINUED = re.compile(r"(?:Severity \d|Data \{|Engine instance)")
-_PID = re.compile(r"pid='?(\d{1,9})\b")
-_CAUSED_BY = re.compile(r"caused by previous Xid (\d{1,4})\s*$")
-_ACTION = re.compile(r"changed from (0x[0-9a-fA-F]{1,4}) \(.{0,40}?\) to (0x[0-9a-fA-F]{1,4}) \(")
+_CONTINUED = lazy.pattern(r"(?:Severity \d|Data \{|Engine instance)")
+_PID = lazy.pattern(r"pid='?(\d{1,9})\b")
+_CAUSED_BY = lazy.pattern(r"caused by previous Xid (\d{1,4})\s*$")
+_ACTION = lazy.pattern(r"changed from (0x[0-9a-fA-F]{1,4}) \(.{0,40}?\) to (0x[0-9a-fA-F]{1,4}) \(")
 RECOVERY_CHANGED = 154
 _REMEMBERED = "faults.json"
 _MOST = 300
-_NVLINK5 = re.compile(r"\b(Fatal|Nonfatal)\b")
+_NVLINK5 = lazy.pattern(r"\b(Fatal|Nonfatal)\b")
 
 # Lines about a GPU that is gone or cannot be started, which carry no Xid.
-_OFF = re.compile(
+_OFF = lazy.pattern(
     rf"NVRM: (?:GPU (?P<a>{_BUS})\.[0-7]: GPU has fallen off the bus"
     rf"|The NVIDIA GPU (?P<b>{_BUS})\.[0-7]\b.{{0,200}}fallen off the bus|fallen off the bus)"
 )
-_INIT = re.compile(
+_INIT = lazy.pattern(
     rf"NVRM: GPU (?P<a>{_BUS})\.[0-7]: RmInitAdapter failed"
     rf"|nvidia: probe of (?P<b>{_BUS})\.[0-7] failed with error -\d"
     rf"|nvidia (?P<c>{_BUS})\.[0-7]: probe with driver nvidia failed with error -\d"
 )
-_GSP = re.compile(rf"NVRM: Rate limiting GSP RPC error prints(?: for GPU at PCI:(?P<a>{_BUS}))?")
+_GSP = lazy.pattern(rf"NVRM: Rate limiting GSP RPC error prints(?: for GPU at PCI:(?P<a>{_BUS}))?")
 _SILENT = {"off": _OFF, "init": _INIT, "gsp": _GSP}
 
 

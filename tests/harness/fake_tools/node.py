@@ -134,6 +134,7 @@ class FakeEnv(Env):
         super().__init__(Path("/nowhere"), limit_s)
         self._node = node
         self.asked: list[list[str]] = []
+        self.looked_at: set[str] = set()
 
     def now(self) -> float:
         return self._node.now
@@ -158,6 +159,7 @@ class FakeEnv(Env):
         return self._node.environ.get(name)
 
     def read_bytes(self, path: str, count: int) -> Optional[bytes]:
+        self.looked_at.add(path)
         content = self._node.files.get(path)
         if content is None:
             return None
