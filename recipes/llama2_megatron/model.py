@@ -8,6 +8,7 @@ and nowhere else.
 import importlib.util
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class Kernels:
 
     on_gpu: bool
     engine: bool  # Transformer Engine
-    wgrad: bool  # Apex's weight gradient that adds into the buffer
+    wgrad: bool  # Apex's weight gradient that adds into the buffer; the output layer asks for it
 
     @classmethod
     def here(cls) -> "Kernels":
@@ -48,7 +49,7 @@ class Kernels:
         on_gpu = torch.cuda.is_available()
         engine = on_gpu and importlib.util.find_spec("transformer_engine") is not None
         fused = on_gpu and importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is not None
-        return cls(on_gpu, engine, engine or fused)
+        return cls(on_gpu, engine, fused)
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -72,6 +73,13 @@ class LayerNorm(torch.nn.LayerNorm):
 def _mark(norm: torch.nn.Module, config: TransformerConfig) -> None:
     for parameter in norm.parameters():
         parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+
+def activation(mlp: str, kernels: Kernels) -> Any:
+    """GELU is the tanh approximation: that is what the fused kernel computes for F.gelu."""
+    if mlp == "swiglu":
+        return F.silu
+    return F.gelu if kernels.engine else partial(F.gelu, approximate="tanh")
 
 
 def leave(weight: Tensor) -> Tensor:
@@ -155,7 +163,7 @@ def transformer_config(config: Config, kernels: Kernels) -> TransformerConfig:
             normalization={"rms": "RMSNorm", "layer": "LayerNorm"}[model.norm],
             layernorm_epsilon=model.norm_eps,
             gated_linear_unit=model.mlp == "swiglu",
-            activation_func=F.silu if model.mlp == "swiglu" else F.gelu,
+            activation_func=activation(model.mlp, kernels),
             add_bias_linear=model.bias,
             hidden_dropout=train.dropout,
             attention_dropout=train.dropout,

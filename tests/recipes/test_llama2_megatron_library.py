@@ -114,6 +114,28 @@ def with_all(megatron: Any, data_dir: Path, tmp_path_factory: pytest.TempPathFac
     return losses
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["model.norm=layer", "model.mlp=gelu", "model.bias=true", "train.dropout=0.1"],
+        ["model.num_experts=4", "model.experts_per_token=2"],
+        ["train.precision=bf16", "train.recompute=attention", "checkpoint.format=dp_reshardable"],
+    ],
+)
+def test_other_models_train_and_resume(
+    megatron: Any, tmp_path: Path, data_dir: Path, words: list[str]
+) -> None:
+    whole = in_child(lambda: train(megatron, tmp_path / "whole", data_dir, *words))
+    assert whole["1"] == pytest.approx(6.93, abs=0.06), whole
+    start = tmp_path / "whole" / "checkpoints" / "step_00000002"
+    again = in_child(
+        lambda: train(megatron, tmp_path / "again", data_dir, *words, checkpoint=start)
+    )
+    assert again == {"3": whole["3"]}
+    done = [json.loads((tmp_path / name / "DONE").read_text()) for name in ("whole", "again")]
+    assert done[0] == done[1]
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_shim_has_outlived_its_reason(
     megatron: Any, with_all: Any, tmp_path: Path, data_dir: Path, target: str
