@@ -7,6 +7,7 @@ all ranks are through, at the edge of some later training step, the ranks write 
 and a thread seals and publishes. At most one save is in flight.
 """
 
+import logging
 import queue
 import threading
 from collections.abc import Iterator
@@ -185,6 +186,8 @@ class Saver:
             do_cache_distribution=True,
         )
         filesystem_async._results_queue = Results()  # noqa: SLF001
+        # Its writers say what went wrong, on every rank; our one line does.
+        filesystem_async.logger.setLevel(logging.CRITICAL)
         self._reserve = run.dir / ".reserve"
         self._in_flight: tuple[resume.CheckpointDraft, dict[str, Any]] | None = None
         self._thread: threading.Thread | None = None
