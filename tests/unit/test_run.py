@@ -19,10 +19,10 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
-import pip
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +89,7 @@ def index() -> Iterator[Index]:
 
 def pip_wheel() -> tuple[str, bytes]:
     """The pip of this environment, packed again under the pinned version."""
-    site = Path(pip.__file__).parents[1]
+    site = Path(str(distribution("pip").locate_file("")))  # without importing it
     info = next(site.glob("pip-*.dist-info"))
     files = [path for top in (site / "pip", info) for path in top.rglob("*") if path.is_file()]
     return f"pip-{PINS['pip']}-py3-none-any.whl", packed(
