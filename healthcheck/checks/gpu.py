@@ -10,7 +10,7 @@ from healthcheck.counters import held_s
 from healthcheck.each_gpu import NO_ANSWER, NO_GPUS
 from healthcheck.facts import Facts
 from healthcheck.finding import Result
-from healthcheck.read.gpu import NONE_FOUND, Smi, expected, gres, listed, smi, without_gpus
+from healthcheck.read.gpu import NONE_FOUND, Smi, expected, gres, listed, smi, whole, without_gpus
 from healthcheck.read.pci import pci_gpus
 from healthcheck.registry import check
 
@@ -30,7 +30,7 @@ _LOST = (
 HUNG_S = 900.0
 """So long it must have hung in every run, three runs at least, before the node is blamed: on a busy
 node, or with a driver that loads anew for each question, a healthy one is slow too."""
-_ASKED_FOR = ("gate", "suspect", "return", "deep")  # somebody waits for the GPUs right now
+_ASKED_FOR = ("gate", "return", "deep", "pair")  # somebody waits for the GPUs right now
 
 
 @check("nvidia_smi")
@@ -63,7 +63,7 @@ def nvidia_smi(facts: Facts) -> Iterator[Result]:
 
 def _hung(facts: Facts, seen: Smi, hung_s: float) -> Result:
     """Two time-outs in a row: the driver hangs, or it is only slow."""
-    if seen.unkillable or hung_s >= HUNG_S:
+    if seen.unkillable or hung_s >= HUNG_S or facts.when == "suspect":
         how = "cannot even be killed" if seen.unkillable else f"hangs since {hung_s / 60:.0f} min"
         return Result("FAIL", f"has nvidia-smi hanging: it {how}", rule="nvidia_smi.hung")
     if facts.when in _ASKED_FOR:
@@ -114,7 +114,7 @@ def gpu_count(facts: Facts) -> Iterator[Result]:
         yield Result("PASS", f"shows {shown} GPUs, nothing to compare them with")
     elif shown < wanted:
         yield _too_few(facts, shown, wanted)
-    elif shown > wanted:
+    elif shown > max(wanted, facts.once(whole) or 0):
         what = f"shows {shown} GPUs where {wanted} are expected"
         yield Result("WARN", what, rule="gpu_count.more")
     else:
@@ -134,8 +134,9 @@ def _too_few(facts: Facts, shown: int, wanted: int) -> Result:
 
 def _as_slurm_says(facts: Facts, shown: int, wanted: int) -> Iterator[Result]:
     given = facts.once(gres)
-    if given is not None and given != shown:
-        what = f"shows {shown} GPUs where Slurm gives {given} (Gres)"
+    total = max(shown, facts.once(whole) or 0)  # a job may have fewer
+    if given is not None and given != total:
+        what = f"has {total} GPUs where Slurm gives {given} (Gres)"
         yield Result("WARN", what, rule="gpu_count.gres")
     else:
         yield Result("PASS", f"shows {shown} of {wanted} GPUs")

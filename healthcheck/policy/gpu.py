@@ -11,7 +11,7 @@ RULES: dict[str, Rule] = {
     # Does the driver answer, and how many GPUs are there?
     "nvidia_smi": Rule("software", "reboot", REBOOT),
     "nvidia_smi.hung": Rule("hardware", "reboot", REBOOT),
-    "nvidia_smi.slow": Rule("software", "none", "run nvidia-smi on the node; turn on persistence"),
+    "nvidia_smi.slow": Rule("configuration", "none", "turn persistence mode on"),
     "nvidia_smi.hardware": Rule("hardware", "replace", REPLACE),
     "nvidia_smi.fell_off": Rule("hardware", "reboot", REBOOT_THEN_REPLACE),
     "nvidia_smi.missing": Rule(

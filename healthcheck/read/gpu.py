@@ -38,6 +38,7 @@ NEEDED = ("index", "uuid", "serial", "pci.bus_id")
 
 _TRY_S = {"gate": 4.0, "prolog": 4.0, "epilog": 12.0}
 _TRY_OTHER_S = 15.0
+_IN_A_JOB = ("gate", "suspect", "pair")
 _MEMORY = "nvidia_smi_fields"  # the fields that this driver knows, and its version
 _REFUSED = lazy.pattern(r'Field "([^"\n]{1,120})" is not a valid field to query')
 _KNOWN = lazy.pattern(r'^"([\w.]{1,120})"(?: or "([\w.]{1,120})")?', re.MULTILINE)
@@ -179,12 +180,20 @@ def gres(facts: Facts) -> Optional[int]:
     return parse_gres((facts.once(slurm_node) or {}).get("Gres", "")) or None
 
 
-def expected(facts: Facts) -> Optional[int]:
-    """GPUs a fit node shows; None: nobody knows, which is not the same as 0."""
+def whole(facts: Facts) -> Optional[int]:
+    """GPUs of a fit node; None: nobody knows, which is not the same as 0."""
     if facts.profile.gpus is not None:
         return facts.profile.gpus
     known = [count for count in (facts.once(gres), facts.once(pci_gpus)) if count is not None]
     return max(known) if known else None
+
+
+def expected(facts: Facts) -> Optional[int]:
+    """GPUs that a fit node shows to us: in a step of a job Slurm may show those of the job only."""
+    total, given = facts.once(whole), facts.env.variable("SLURM_GPUS_ON_NODE") or ""
+    if facts.when not in _IN_A_JOB or not re.fullmatch(r"[0-9]{1,3}", given):
+        return total
+    return int(given) if total is None else min(total, int(given))
 
 
 def without_gpus(facts: Facts) -> bool:

@@ -77,6 +77,20 @@ def gone(index: int = 3) -> Edit:
     return lambda node: rack(node).cards.pop(index)
 
 
+def only(count: int) -> Edit:
+    """nvidia-smi shows the first ones only."""
+
+    def edit(node: FakeNode) -> None:
+        del rack(node).cards[count:]
+
+    return edit
+
+
+def given(count: str) -> Edit:
+    """Slurm gave so many GPUs of the node to the job in which we run."""
+    return lambda node: node.environ.update({"SLURM_GPUS_ON_NODE": count})
+
+
 def off_bus(node: FakeNode) -> None:
     """Nor is it on the PCI bus."""
     node.remove(pci(rack(node).cards.pop(3)))
@@ -154,6 +168,8 @@ SMI = [
     Row("hangs, in a prolog", "nvidia_smi", "UNKNOWN", silent, when="prolog"),
     Row("hangs, and somebody waits", "nvidia_smi", "FAIL", silent, rule="nvidia_smi.slow",
         when="gate"),
+    Row("hangs after a job has failed", "nvidia_smi", "FAIL", silent, rule="nvidia_smi.hung",
+        action="reboot", when="suspect"),
     Row("hung 14 min ago, too", "nvidia_smi", "UNKNOWN", hung_before(840)),
     Row("hung 15 min ago, too", "nvidia_smi", "FAIL", hung_before(900), rule="nvidia_smi.hung",
         action="reboot", says="since 15 min"),
@@ -198,6 +214,18 @@ COUNT = [
         both(unknown_type, off_bus, as_slurm("gpu:8")), rule="gpu_count", action="replace"),
     Row("unknown type, nobody else knows", "gpu_count", "PASS",
         both(unknown_type, alone), says="nothing to compare"),
+    Row("a job has four of them", "gpu_count", "PASS", both(given("4"), only(4)), when="gate",
+        says="4 of 4"),
+    Row("a job has four of them, and sees three", "gpu_count", "FAIL", both(given("4"), only(3)),
+        when="gate", action="reboot", says="3 of 4"),
+    Row("a job has four of them, and sees all", "gpu_count", "PASS", given("4"), when="gate"),
+    Row("a job has four, and its node has lost one", "gpu_count", "FAIL",
+        both(given("4"), only(7)), action="reboot", says="7 of 8"),
+    Row("a job was given more than there are", "gpu_count", "FAIL", both(given("9"), only(7)),
+        when="gate", action="reboot", says="7 of 8"),
+    Row("strange", "gpu_count", "PASS", given("four"), when="gate", says="8 of 8"),
+    Row("unknown type, a job has four", "gpu_count", "FAIL",
+        both(unknown_type, alone, given("4"), only(3)), when="gate", action="replace"),
     Row("an old driver", "gpu_count", "PASS", old_driver("gpu_recovery_action", "fabric.state")),
 ]  # fmt: skip
 
@@ -345,7 +373,7 @@ DRIVER = [
         lambda node: node.links.update(
             {"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": "libnvidia-ml.so.570.148.08"}),
         action="reboot"),
-    Row("no library", "driver_match", "UNKNOWN", lambda node: node.links.clear()),
+    Row("no library", "driver_match", "SKIP", lambda node: node.links.clear()),
     Row("not loaded", "driver_match", "UNKNOWN", lambda node: node.remove("/proc/driver")),
     Row("nothing waits", "driver_update", "PASS"),
     Row("an update waits", "driver_update", "WARN",
