@@ -223,7 +223,7 @@ def test_killed_in_the_middle_leaves_nothing_that_looks_ready(tmp_path: Path, fs
     with pytest.raises(fsdp.errors.Stop, match=r"python prepare\.py"):
         fsdp.data.open_samples(out, 128, 0)
     assert prepare(*words)[0] == 0
-    assert sorted(p.name for p in out.iterdir()) == ["meta.json", "tokens.bin"]
+    assert sorted(p.name for p in out.iterdir()) == ["meta.json", "tokens.bin", "tokens.idx"]
     assert fsdp.data.open_samples(out, 128, 0).num_train > 1000
 
 
@@ -238,7 +238,7 @@ def test_two_at_once_and_readers_never_see_half(tmp_path: Path, fsdp: Any) -> No
     assert [p.communicate()[1] for p in processes] == ["", ""]
     assert [p.returncode for p in processes] == [0, 0]
     assert sizes <= {3788}
-    assert sorted(p.name for p in out.iterdir()) == ["meta.json", "tokens.bin"]
+    assert sorted(p.name for p in out.iterdir()) == ["meta.json", "tokens.bin", "tokens.idx"]
 
 
 def test_preparing_other_text_replaces_the_first(tmp_path: Path) -> None:
