@@ -166,9 +166,15 @@ def smi(facts: Facts) -> Smi:
     return Smi(done, parse_gpus(done.out, fields))
 
 
+def ask(facts: Facts, command: list[str], limit_s: float) -> Completed:
+    """Another question to nvidia-smi, unless it hangs: it would hang again, and take our time."""
+    first = facts.once(smi).done
+    return first if first.timed_out else facts.env.run(command, limit_s)
+
+
 def listed(facts: Facts) -> Optional[int]:
     """GPUs that a second question shows; None: no answer. Asked when the first shows too few."""
-    done = facts.env.run(["nvidia-smi", "-L"], _TRY_S.get(facts.when, _TRY_OTHER_S))
+    done = ask(facts, ["nvidia-smi", "-L"], _TRY_S.get(facts.when, _TRY_OTHER_S))
     count = parse_list(done.out)
     if done.timed_out or (not count and NONE_FOUND not in done.out + done.err):
         return None

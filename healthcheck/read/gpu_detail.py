@@ -8,7 +8,7 @@ from typing import Optional
 
 from healthcheck import lazy
 from healthcheck.facts import Facts
-from healthcheck.read.gpu import kernel_bus
+from healthcheck.read.gpu import ask, kernel_bus
 
 COMMAND = ["nvidia-smi", "-q"]
 _LIMIT_S = 15.0
@@ -80,7 +80,7 @@ def parse_detail(text: str) -> dict[str, dict[str, int]]:
 
 def detail(facts: Facts) -> dict[str, dict[str, int]]:
     """The numbers of every GPU; empty: no answer."""
-    done = facts.env.run(COMMAND, _LIMIT_S)
+    done = ask(facts, COMMAND, _LIMIT_S)
     return parse_detail(done.out) if done.ok else {}
 
 

@@ -9,7 +9,7 @@ from typing import Optional
 
 from healthcheck import lazy
 from healthcheck.facts import Facts
-from healthcheck.read.gpu import smi
+from healthcheck.read.gpu import ask, smi
 
 COMMAND = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader,nounits"]
 _LIMIT_S = 5.0
@@ -55,7 +55,9 @@ def uses(facts: Facts) -> Optional[tuple[Use, ...]]:
     for attempt in range(_TRIES.get(facts.when, 1)):
         if attempt:
             facts.env.sleep(_WAIT_S)
-        done = facts.env.run(COMMAND, _LIMIT_S)
+        done = ask(facts, COMMAND, _LIMIT_S)
+        if done.timed_out:
+            break
         rows = parse_use(done.out) if done.ok else None
         if rows is None:
             continue

@@ -8,6 +8,7 @@ from typing import Optional
 
 from healthcheck import lazy
 from healthcheck.facts import Facts
+from healthcheck.read.gpu import ask
 from muster.process import Completed
 
 STATUS = ["nvidia-smi", "nvlink", "-s"]
@@ -75,12 +76,12 @@ def _line(line: str, links: Links) -> None:
 
 def status(facts: Facts) -> NvLink:
     """Which links are up."""
-    return _read(facts.env.run(STATUS, _LIMIT_S.get(facts.when, _LIMIT_OTHER_S)))
+    return _read(ask(facts, STATUS, _LIMIT_S.get(facts.when, _LIMIT_OTHER_S)))
 
 
 def errors(facts: Facts) -> NvLink:
     """Their counts of errors."""
-    return _read(facts.env.run(ERRORS, _LIMIT_OTHER_S))
+    return _read(ask(facts, ERRORS, _LIMIT_OTHER_S))
 
 
 def _read(done: Completed) -> NvLink:

@@ -109,6 +109,13 @@ def test_a_slow_answer_is_asked_for_again_but_not_of_a_stuck_program() -> None:
     assert len(facts.env.asked) == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("when", registry.MODES)
+def test_who_hangs_is_asked_nothing_more(when: str) -> None:
+    node = good.node()
+    node.say("nvidia-smi", hangs=True)
+    assert len(asked(node, when)) in (0, 2)
+
+
 def test_listed() -> None:
     node = good.node()
     assert node.facts().once(listed) == 8
