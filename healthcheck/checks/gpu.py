@@ -40,6 +40,9 @@ def nvidia_smi(facts: Facts) -> Iterator[Result]:
         yield NO_GPUS
         return
     seen = facts.once(smi)
+    if seen.hurried:
+        yield Result("UNKNOWN", "had no time left to wait for nvidia-smi")
+        return
     hung_s = held_s(facts, "nvidia_smi.hung", on=seen.done.timed_out)
     if seen.done.timed_out:
         yield _hung(facts, seen, hung_s or 0.0)

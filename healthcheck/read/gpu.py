@@ -91,10 +91,12 @@ class Smi:
     Attributes:
         done: how it ended.
         gpus: the rows that name a GPU.
+        hurried: the run had less time left than it should have had, so silence means nothing.
     """
 
     done: Completed
     gpus: tuple[Gpu, ...] = ()
+    hurried: bool = False
 
     @property
     def missing(self) -> bool:
@@ -161,9 +163,11 @@ def smi(facts: Facts) -> Smi:
         done = facts.env.run(query(fields), limit_s)
         if done.ok:
             facts.env.remember(_MEMORY, json.dumps([_boot(facts), *fields]))
+    hurried = False
     if done.timed_out and done.left_pid is None:
+        hurried = facts.env.left_s() < limit_s
         done = facts.env.run(query(fields), limit_s)
-    return Smi(done, parse_gpus(done.out, fields))
+    return Smi(done, parse_gpus(done.out, fields), hurried and done.timed_out)
 
 
 def ask(facts: Facts, command: list[str], limit_s: float) -> Completed:

@@ -32,7 +32,7 @@ _ACTION = lazy.pattern(r"changed from (0x[0-9a-fA-F]{1,4}) \(.{0,40}?\) to (0x[0
 RECOVERY_CHANGED = 154
 _REMEMBERED = "faults.json"
 _MOST = 300
-_NVLINK5 = lazy.pattern(r"\b(Fatal|Nonfatal)\b")
+_NVLINK5 = lazy.pattern(r"[A-Z0-9_]{1,40}\s+(Fatal|Nonfatal)\b")
 
 # Lines about a GPU that is gone or cannot be started, which carry no Xid.
 _OFF = lazy.pattern(
@@ -85,7 +85,7 @@ class Event:
             if word.startswith("non-fatal"):
                 return "nonfatal"
             return "fatal" if word.startswith("fatal") else None
-        found = _NVLINK5.search(self.text[:80])
+        found = _NVLINK5.match(self.text)
         return found[1].lower() if found else None
 
     @property

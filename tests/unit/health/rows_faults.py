@@ -126,6 +126,9 @@ NAMES = [
     Row("a process name with the text of another Xid", "xid", "WARN",
         xid(13, "pid=77, name=NVRM: Xid (PCI:0000:97:00): 48, Graphics Exception"),
         rule="xid.13", gpu=SERIAL_3),
+    Row("a process that calls itself fatal", "xid", "WARN",
+        both(UNKNOWN, xid(149, "pid=7, name=X Fatal, NETIR_LINK_EVT  Nonfatal XC0")),
+        rule="xid.149"),
     Row("a name in UTF-8, cut", "xid", "WARN", xid(31, "pid=7, name=ray::W\u00f6rker\ufffd"),
         rule="xid.31"),
 ]  # fmt: skip

@@ -116,7 +116,7 @@ def hung_before(seconds: float) -> Edit:
 
     def edit(node: FakeNode) -> None:
         silent(node)
-        node.check("nvidia_smi")
+        node.check("nvidia_smi", limit_s=45)
         node.now += seconds
 
     return edit

@@ -116,6 +116,14 @@ def test_who_hangs_is_asked_nothing_more(when: str) -> None:
     assert len(asked(node, when)) in (0, 2)
 
 
+@pytest.mark.parametrize(("limit_s", "status"), [(7.9, "UNKNOWN"), (8.1, "FAIL")])
+def test_who_had_no_time_to_answer_does_not_hang(limit_s: float, status: str) -> None:
+    node = good.node()
+    node.say("nvidia-smi", hangs=True)
+    found = node.check("nvidia_smi", "gate", limit_s=limit_s)
+    assert [one.status for one in found] == [status]
+
+
 def test_listed() -> None:
     node = good.node()
     assert node.facts().once(listed) == 8
