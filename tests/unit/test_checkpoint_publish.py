@@ -445,7 +445,7 @@ def test_file_that_was_hashed_while_it_was_written_is_not_read_again(
         read.append(path.name)
         return digest_file(path)
 
-    monkeypatch.setattr("resume.checkpoint.digest_file", digest)
+    monkeypatch.setattr("resume.draft.digest_file", digest)
     one.seal([Path("shard_0.bin"), Path("small")])
     one.publish(None)
     assert read == ["small"]
