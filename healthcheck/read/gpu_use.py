@@ -11,7 +11,8 @@ from healthcheck import lazy
 from healthcheck.facts import Facts
 from healthcheck.read.gpu import ask, smi
 
-COMMAND = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader,nounits"]
+COMMAND = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,nounits"]
+_HEADER = "gpu_uuid, pid"  # so that nobody can be told from no answer
 _LIMIT_S = 5.0
 _ROW = lazy.pattern(r"\s*(GPU-[0-9a-fA-F-]{8,40})\s*,\s*(\d{1,10})\s*")
 _JOB = lazy.pattern(r"/job_(\d{1,12})(?:/|$)", re.MULTILINE)
@@ -29,13 +30,10 @@ class Use:
 
 
 def parse_use(text: str) -> Optional[list[Use]]:
-    """Rows of a GPU's UUID and a process id, each with its line end; None: something else.
-
-    No row at all is an answer: nobody uses the GPUs.
-    """
-    lines = text.split("\n")
+    """Rows of a GPU's UUID and a process id below a header; None: something else, or cut."""
+    head, *lines = text.split("\n")
     found = [_ROW.fullmatch(line) for line in lines[:-1]]
-    if lines[-1] or not all(found):
+    if head.strip() != _HEADER or not lines or lines[-1] or not all(found):
         return None
     return [Use(row[1], row[2]) for row in found if row]
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Stand-in for nvidia-smi on the nodes of a local cluster: reads which GPUs the "hardware" has.
 #   nvidia-smi | -L | -q | --query-gpu=FIELD,... --format=csv[,noheader][,nounits]
-#   nvidia-smi --query-compute-apps=... --format=csv,noheader: nobody uses these GPUs
+#   nvidia-smi --query-compute-apps=... --format=csv: nobody uses these GPUs
 # Exit status as the real one: 2 bad arguments, 6 no GPU at all, 15 a GPU is lost.
 set -euo pipefail
 
@@ -93,7 +93,11 @@ main() {
     case $word in
       -L | --list-gpus) ;;
       -q | --query) each=smi::detail ;;
-      --query-compute-apps=*) exit 0 ;;
+      --query-compute-apps=*)
+        word=${word#*=}
+        echo "${word//,/, }"
+        exit 0
+        ;;
       --query-gpu=*) query=${word#*=} ;;
       --format=csv*) format=${word#*=} ;;
       *) smi::usage "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help." ;;

@@ -59,7 +59,7 @@ class Rack:
             "nvlink -s": self._links,
             "nvlink -e": self._link_errors,
             "--help-query-gpu": self._help,
-            "--query-compute-apps=gpu_uuid,pid --format=csv,noheader,nounits": self._processes,
+            "--query-compute-apps=gpu_uuid,pid --format=csv,nounits": self._processes,
         }
         if words not in answers:
             return Answer("Invalid combination of input arguments.\n", rc=1)
@@ -100,7 +100,8 @@ class Rack:
                     yield f"\t Link {number}: {kind} Errors: {count}"
 
     def _processes(self) -> Iterator[str]:
-        return (f"{card.row['uuid']}, {pid}" for card in self.cards for pid in card.processes)
+        yield "gpu_uuid, pid"
+        yield from (f"{card.row['uuid']}, {pid}" for card in self.cards for pid in card.processes)
 
     def _detail(self) -> Iterator[str]:
         yield from ("", "==============NVSMI LOG==============", "")

@@ -92,6 +92,10 @@ def test_an_answer_cut_at_every_place_blames_nobody(when: str, name: str) -> Non
 BAD = {name: row for name, row in load().items() if row.status in ("FAIL", "WARN")}
 
 
+# A list of processes may end after any line; gpu_memory_left sees who was cut off there.
+MAY_END_ANYWHERE = ("gpu_processes",)
+
+
 def changed_sources(row: Row) -> list[tuple[Source, FakeNode]]:
     """What says something else on the bad node, and the node. Slurm is only a second opinion."""
     node, fit = good.node(), good.node()
@@ -111,7 +115,10 @@ def passes_when_cut(row: Row, most: int) -> list[str]:
     for source, _ in changed_sources(row):
         node = good.node()
         row.edit(node)
-        for at in cuts(len(source.text(node)), most, row.name):
+        text = str(source.text(node))
+        for at in cuts(len(text), most, row.name):
+            if row.check in MAY_END_ANYWHERE and text[:at].endswith("\n"):
+                continue
             again = good.node()
             row.edit(again)
             cut(source, at)(again)
