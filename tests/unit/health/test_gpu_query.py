@@ -7,7 +7,16 @@ import json
 import pytest
 
 from healthcheck import registry
-from healthcheck.read.gpu import FIELDS, NEEDED, Gpu, listed, parse_gres, parse_known_fields, smi
+from healthcheck.read.gpu import (
+    FIELDS,
+    NEEDED,
+    Gpu,
+    listed,
+    parse_gpus,
+    parse_gres,
+    parse_known_fields,
+    smi,
+)
 from tests.harness.fake_tools import good
 from tests.harness.fake_tools.gpus import rack
 from tests.harness.fake_tools.node import Answer, FakeNode
@@ -142,6 +151,15 @@ def test_listed() -> None:
 )  # fmt: skip
 def test_gres(gres: str, count: int) -> None:
     assert parse_gres(gres) == count
+
+
+def test_a_row_counts_only_with_its_line_end() -> None:
+    """16 lanes that are cut are one lane."""
+    fields = (*NEEDED, "pcie.link.width.current")
+    text = rack(good.node()).answer([f"--query-gpu={','.join(fields)}"]).out
+    assert [gpu.get(fields[-1]) for gpu in parse_gpus(text, fields)] == ["16"] * 8
+    for cut in (1, 2):
+        assert len(parse_gpus(text[:-cut], fields)) == 7
 
 
 def test_known_fields() -> None:
