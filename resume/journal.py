@@ -46,6 +46,7 @@ class State:
     max_step: int = 0  # farthest training step that any attempt reached
     same_place: int = 0  # software failures in a row without passing the farthest step
     no_progress: int = 0  # failures of any kind in a row, likewise
+    in_vain: int = 0  # allocations in a row given back for unfit nodes, likewise
     last_nodes: list[str] = field(default_factory=list)
     blamed: list[str] = field(default_factory=list)  # nodes of failed ranks since the last progress
     suspects: dict[str, tuple[str, str]] = field(default_factory=dict)  # node: (boot id, why)
@@ -62,6 +63,7 @@ class State:
         """Take one event in."""
         event, before = entry.get("event"), self.last_event
         self.last_event = event
+        self.in_vain += int(event == "requeued" and entry.get("cause") == "node_unfit")
         if event == "attempt_started":
             self.attempts = max(self.attempts, int(entry["attempt"]))
             self.unfinished_attempt = int(entry["attempt"])
@@ -69,14 +71,14 @@ class State:
             self.rolling_back = []
         elif event == "command_done":
             self.commands_done.add(str(entry["command"]))
-            self.same_place = self.no_progress = 0
+            self.same_place = self.no_progress = self.in_vain = 0
         elif event == "supervisor_started" and entry.get("reason") == "takeover":
             if self.unfinished_attempt is None:  # else its attempt_ended follows, and counts
                 self._count(None, repeatable=False)
         elif event == "requeued" and before in ("gate", "incident"):  # no attempt_ended counts
             self._count(None, repeatable=False)
         elif event == "stopped":  # a person has acted before anything comes after this
-            self.same_place = self.no_progress = 0
+            self.same_place = self.no_progress = self.in_vain = 0
             self.blamed, self.suspects = [], {}
         elif event in ("suspect", "suspect_cleared"):
             self._note_suspect(entry)
@@ -132,7 +134,7 @@ class State:
     def _advance(self, last_step: Optional[int]) -> None:
         if last_step is not None and last_step > self.max_step:
             self.max_step = last_step
-            self.same_place = self.no_progress = 0
+            self.same_place = self.no_progress = self.in_vain = 0
             self.blamed = []
 
 

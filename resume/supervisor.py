@@ -413,9 +413,9 @@ class Supervisor:
         if self.state.no_progress >= self.recipe.budget.no_progress:
             fix = "repair the nodes, then sbatch with the same --run-dir"
             self.stop(Verdict("stop", verdict.cause, f"{verdict.why}; budget spent", None, fix))
-        if verdict.cause == "node_unfit" and self.state.no_progress > 0:
+        if verdict.cause == "node_unfit" and self.state.in_vain > 0:
             # The same nodes may come again: each time in vain later.
-            pause_s = min(_MAX_REQUEUE_PAUSE_S, 10.0 * 2.0 ** (self.state.no_progress - 1))
+            pause_s = min(_MAX_REQUEUE_PAUSE_S, 10.0 * 2.0 ** (self.state.in_vain - 1))
             self.say(
                 f"the allocation before was no better; giving this one back in {pause_s:.0f} s"
             )

@@ -235,3 +235,16 @@ def test_kills_at_random_moments_of_a_run_of_500_steps_reach_the_end() -> None:
 
     verdict, _ = story(attempts())
     assert verdict.action == "done"
+
+
+def test_allocations_given_back_in_vain_are_counted_until_there_is_progress() -> None:
+    """The first is given back at once: only when the next is no better, there is a pause."""
+    ended = {"event": "attempt_ended", "cause": "node_unfit", "attempt": 1}
+    back = {"event": "requeued", "cause": "node_unfit", "why": "w"}
+    state = fold([{**ended, "last_step": 50}])
+    assert (state.no_progress, state.in_vain) == (1, 0)
+    again = fold([{**ended, "last_step": 50}, back, {"event": "gate"}, back])
+    assert again.in_vain == 2
+    again.note({**ended, "last_step": 51})
+    assert again.in_vain == 0
+    assert fold([{"event": "requeued", "cause": "asked_to_leave", "why": "w"}]).in_vain == 0
