@@ -68,8 +68,12 @@ class Stage:
         self.hit()
         processes.signal_rank(self.run, rank, number)
 
-    def kill_rank(self, rank: int = 1) -> None:
-        """End a rank, for faults that show at the restart."""
+    def kill_rank(self, rank: int = 0) -> None:
+        """End a rank, for faults that show at the restart.
+
+        Rank 0, which publishes: Slurm wakes and terminates the others, and a recipe of which rank 0
+        saves alone would publish one more checkpoint on its way out.
+        """
         self.signal_rank(rank, signal.SIGKILL)
 
     def arm(self, ranks: Sequence[int] = (0, 1)) -> None:
