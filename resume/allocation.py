@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _REVIVE_S = 3.0
 _SLURM_WAIT_S = 3.0
 _FRESH_S = 10.0
-_SHARED_BY = 3  # so many nodes with the same finding have it from outside
+SHARED_BY = 3  # so many nodes with the same finding have it from outside
 _SPARE_WAIT_S = 3.0  # a spare that is slow to answer must not hold up a restart
 
 
@@ -266,7 +266,7 @@ def shared_fault(failed: Mapping[str, Sequence[str]]) -> str:
         for check in {reason.partition(":")[0] for reason in reasons}:
             nodes_of.setdefault(check, []).append(name)
     for check, names in nodes_of.items():
-        if len(names) >= _SHARED_BY:
+        if len(names) >= SHARED_BY:
             said = next(reason for reason in failed[names[0]] if reason.startswith(check))
             return f"{len(names)} nodes fail alike: {said}"
     return ""

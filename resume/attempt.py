@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Optional
 from muster.errors import UnavailableError
 from muster.recipe import Command
 from resume import lease, rundir, skips
+from resume.allocation import SHARED_BY
 from resume.durable import read_lines
 from resume.launch import Launched, LaunchPlan, launch
 from resume.loss_guard import LossWatch, comparable
 from resume.metrics import MetricsTail
+from resume.sight import Wanted
 from resume.verdict import CAUSES, Evidence, Verdict, decide, unexplained
 from resume.watch import Watch
 
@@ -45,13 +47,10 @@ class Attempt:
         s = self.supervisor
         number = s.state.attempts + 1
         beat_dir = rundir.beat_dir(s.job.job_id, s.token, number)
-        s.fleet.prepare(number, beat_dir, fresh=True)
+        not_ready = self.get_ready(number, beat_dir)
+        if not_ready is not None:
+            return not_ready
         views = s.fleet.nodes
-        if not s.wait_for(lambda: all(views[n].ready == number for n in self.nodes), _READY_S):
-            for name in [n for n in self.nodes if views[n].ready != number]:
-                s.allocation.condemn(name, "its guard does not answer")
-            s.note_incident("node_lost", name, "its guard does not answer")
-            return Verdict("swap", "node_lost", "a node did not get ready", name)
         plan = LaunchPlan(
             run_dir=s.run_dir,
             recipe_dir=s.recipe_dir,
@@ -69,6 +68,41 @@ class Attempt:
             skip=skips.text(s.state.windows),
         )
         return self._launch_and_watch(plan)
+
+    def get_ready(self, number: int, beat_dir: Path) -> Optional[Verdict]:
+        """None once every node has its beat folder, and sees the checkpoint if there is one."""
+        s, path = self.supervisor, self.picked.path
+        see = Wanted(path, self.picked.sha256) if path is not None else None
+        s.fleet.prepare(number, beat_dir, fresh=True, see=see)
+        views = s.fleet.nodes
+
+        def settled(name: str) -> bool:
+            return views[name].ready == number or s.fleet.silent_s(name) > _READY_S
+
+        limit_s = _READY_S + (see.patience_s if see is not None else 0.0)
+        s.wait_for(lambda: all(map(settled, self.nodes)), limit_s)
+        mute = [name for name in self.nodes if views[name].ready != number]
+        for name in mute:
+            s.allocation.condemn(name, "its guard does not answer")
+        if mute:
+            s.note_incident("node_lost", mute[-1], "its guard does not answer")
+            return Verdict("swap", "node_lost", "a node did not get ready", mute[-1])
+        blind = {name: views[name].unseen for name in self.nodes if views[name].unseen}
+        return self._blind(blind) if blind else None
+
+    def _blind(self, unseen: Mapping[str, str]) -> Verdict:
+        """The batch host has verified it: it is the node's fault, or, of many, the storage's."""
+        s = self.supervisor
+        name, problem = next(iter(unseen.items()))
+        why = f"does not see {self.picked.path}: {problem}"
+        if len(unseen) >= SHARED_BY:
+            s.note_incident("storage", None, f"{len(unseen)} nodes alike: {name} {why}")
+            fix = "see that all nodes mount it alike; then sbatch with the same --run-dir"
+            return Verdict("wait", "storage", f"node {name} {why}", None, fix, 74)
+        for one, its_problem in unseen.items():
+            s.allocation.condemn(one, f"does not see {self.picked.path}: {its_problem}")
+        s.note_incident("node_unfit", name, why)
+        return Verdict("swap", "node_unfit", why, name)
 
     def _launch_and_watch(self, plan: LaunchPlan) -> Verdict:
         s = self.supervisor

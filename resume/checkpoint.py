@@ -251,6 +251,7 @@ class Picked:
     set_aside: list[tuple[str, list[str]]] = field(default_factory=list)
     ever_existed: bool = False
     attempt: Optional[int] = None  # that published it, says its manifest
+    sha256: str = ""  # of its manifest's body
 
     @property
     def lost(self) -> bool:
@@ -272,8 +273,8 @@ def pick(checkpoints_dir: Path, *, patience_s: float = 0.0) -> Picked:
         problems = verify(path, patience_s=patience_s)
         if not problems:
             body, _ = read_manifest(path)
-            attempt = body["attempt"] if body else None
-            return Picked(path, step, aside, ever_existed=True, attempt=attempt)
+            attempt, sha256 = (body["attempt"], digest_body(body)) if body else (None, "")
+            return Picked(path, step, aside, ever_existed=True, attempt=attempt, sha256=sha256)
         set_aside(path)
         aside.append((path.name, problems))
     return Picked(None, 0, aside, ever_existed=_any_evidence(checkpoints_dir))

@@ -16,7 +16,10 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Optional
+from typing import TYPE_CHECKING, Any, BinaryIO, Optional
+
+if TYPE_CHECKING:
+    from resume.sight import Wanted
 
 
 @dataclass
@@ -29,6 +32,7 @@ class NodeView:
     heard_at: float = 0.0  # monotonic; at first the time when its guard was started
     ready: Optional[int] = None  # attempt whose beat folder exists
     reported: bool = False  # beats, since the guard was started or got ready
+    unseen: str = ""  # what of the checkpoint this node does not see; empty: all is there
     port: int = 0
     gate: Optional[bool] = None  # None: no answer yet
     gate_why: list[str] = field(default_factory=list)
@@ -98,6 +102,7 @@ class Fleet:
         if "ready" in said:
             node.beats, node.exits, node.clean, node.reported = {}, {}, None, False
             node.parts, node.kills = [], 0
+            node.unseen = "; ".join(str(why) for why in said.get("why", []))
             node.port, node.ready = int(said["port"]), int(said["ready"])
         if "gate" in said:
             node.gate_why, node.gate = [str(w) for w in said["why"]], bool(said["fit"])
@@ -147,17 +152,21 @@ class Fleet:
             srun.kill()
             srun.wait()
 
-    def prepare(self, attempt: int, beat_dir: Path, *, fresh: bool) -> None:
+    def prepare(
+        self, attempt: int, beat_dir: Path, *, fresh: bool, see: Optional[Wanted] = None
+    ) -> None:
         """Ask for the beat folder of an attempt and a free port on every node.
 
         Args:
             attempt: its number.
             beat_dir: the same path on every node, private to each.
             fresh: empty it; False when the ranks already run and only the guards are new.
+            see: a checkpoint that a node must see before it is ready.
         """
         if fresh:
             self._exits_seen = []
-        self.order(do="prepare", attempt=attempt, beat_dir=str(beat_dir), fresh=fresh)
+        more = {} if see is None else {"see": {**vars(see), "path": str(see.path)}}
+        self.order(do="prepare", attempt=attempt, beat_dir=str(beat_dir), fresh=fresh, **more)
 
     def check(self, when: str = "gate", since: Optional[float] = None) -> None:
         """Ask every node to run a health check; answers come in `NodeView.gate`.

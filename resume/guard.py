@@ -29,6 +29,7 @@ from muster.process import memory_file
 from resume import memory, ranks, rescue
 from resume.lease import LeaseWatch
 from resume.rundir import beat_dir, forget_beats
+from resume.sight import Sight, Wanted
 
 TICK_S = 0.2
 REPORT_S = 0.5
@@ -63,6 +64,7 @@ class Guard:
     heard_at: float = field(default_factory=time.monotonic)
     reported_at: float = 0.0
     present: Optional[ranks.Ranks] = None
+    looking: Optional[tuple[int, Sight]] = None  # attempt that is ready once this is over
     check: Optional[subprocess.Popen[bytes]] = None
     check_out: BinaryIO = field(default_factory=io.BytesIO)
     check_started_at: float = 0.0
@@ -94,7 +96,8 @@ class Guard:
         """Do what one line from the supervisor says."""
         what = order.get("do")
         if what == "prepare":
-            self._prepare(int(order["attempt"]), Path(order["beat_dir"]), fresh=order["fresh"])
+            attempt, beats = int(order["attempt"]), Path(order["beat_dir"])
+            self._prepare(attempt, beats, fresh=order["fresh"], see=order.get("see"))
         elif what == "check":
             self._start_check(order)
         elif what == "signal" and self.present is not None:
@@ -104,8 +107,10 @@ class Guard:
         elif what == "bye":
             self.leaving, self.over = True, bool(order.get("over"))
 
-    def _prepare(self, attempt: int, beats: Path, *, fresh: bool) -> None:
-        """A private folder in memory for the beats, and a free port for the rendezvous."""
+    def _prepare(
+        self, attempt: int, beats: Path, *, fresh: bool, see: Optional[dict[str, Any]] = None
+    ) -> None:
+        """A private folder in memory for the beats; ready is who sees the checkpoint, if any."""
         own_folder(beats.parent)
         own_folder(beats)
         for old in beats.iterdir() if fresh else ():
@@ -113,9 +118,19 @@ class Guard:
         if fresh or self.present is None:
             self.kills_before = memory.kills() or 0
         self.present = ranks.Ranks(beats)
+        self.looking = None
+        if see is None:
+            self._say_ready(attempt, None)
+        else:
+            wanted = Wanted(Path(see["path"]), str(see["sha256"]), float(see["patience_s"]))
+            self.looking = (attempt, Sight(wanted))
+
+    def _say_ready(self, attempt: int, unseen: Optional[str]) -> None:
+        """With a free port for the rendezvous, and what of the checkpoint is not seen here."""
         with socket.socket() as probe:
             probe.bind(("", 0))
-            self.say(ready=attempt, port=probe.getsockname()[1])
+            why = {} if unseen is None else {"why": [unseen]}
+            self.say(ready=attempt, port=probe.getsockname()[1], **why)
 
     def _start_check(self, order: dict[str, Any]) -> None:
         if self.check is None:
@@ -143,6 +158,9 @@ class Guard:
                 self.say(f=finding)
             self.say(**gate_result(text, self.check.returncode))
             self.check = None
+        if self.looking is not None and self.looking[1].over:
+            self._say_ready(self.looking[0], self.looking[1].problem)
+            self.looking = None
         if self.killing is not None:
             left = ranks.kill(self.arguments.run_dir, self.killing)
             if left == 0:

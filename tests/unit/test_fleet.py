@@ -19,6 +19,7 @@ from resume import allocation, lease
 from resume.allocation import Allocation
 from resume.fleet import Fleet, NodeView, guard_srun, step_environment
 from resume.nodewatch import NodeWatch
+from resume.sight import Wanted
 from tests.harness.programs import Scontrol, node_record, put
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,8 +132,11 @@ def test_guards_of_two_nodes_from_hello_to_bye(fleet: Fleet, tmp_path: Path) -> 
     until(lambda: all(view.clean == 3 for view in views.values()))
     fleet.check()
     until(lambda: all(view.gate for view in views.values()))
-    fleet.prepare(4, beats, fresh=True)
+    fleet.prepare(4, beats, fresh=True, see=Wanted(tmp_path / "step_00000005", "a0", 0.0))
     until(lambda: all(view.ready == 4 for view in views.values()))
+    assert [view.unseen for view in views.values()] == [
+        "manifest.json is missing or unreadable"
+    ] * 2
     assert (fleet.exits(["n1", "n2"]), fleet.beats(["n1", "n2"])) == ({}, {})
     fleet.leave()
     assert not fleet.running()

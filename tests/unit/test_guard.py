@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 
 from resume import lease
+from resume.checkpoint import digest_body, read_manifest
 from resume.guard import gate_result
 from resume.journal import Journal
 from resume.lease import Lease
+from tests.harness.checkpoints import SHARDS, publish
 from tests.harness.programs import Scontrol, node_record, put
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -207,6 +209,29 @@ def test_new_guards_beside_living_ranks_keep_the_beats(
     one.tell(do="prepare", attempt=1, beat_dir=str(beats), fresh=False)
     one.hear("ready")
     assert one.hear("r")["r"]["0"][:2] == ["step", 8]
+
+
+def test_ready_is_who_sees_the_checkpoint(guard: Callable[..., Guard], tmp_path: Path) -> None:
+    """A folder that this node sees late, then with an older manifest, then short, then whole."""
+    checkpoint = publish(tmp_path / "checkpoints", 5)
+    body, _ = read_manifest(checkpoint)
+    assert body is not None
+    hidden = checkpoint.rename(tmp_path / "hidden")
+    one = guard()
+    see = {"path": str(checkpoint), "sha256": digest_body(body), "patience_s": LONG}
+    one.tell(do="prepare", attempt=1, beat_dir=str(tmp_path / "beats"), fresh=True, see=see)
+    one.hear("r")  # alive and reporting, but not ready
+    assert not any("ready" in line for line in one.said)
+    hidden.rename(checkpoint)
+    assert "why" not in one.hear("ready")
+    older = publish(tmp_path / "older", 5, meta="another")
+    for path, problem in ((older, "manifest.json is another one"), (checkpoint, "bytes instead")):
+        with (checkpoint / next(iter(SHARDS))).open("a") as shard:
+            shard.write("longer")
+        see = {"path": str(path), "sha256": digest_body(body), "patience_s": 0}
+        one.tell(do="prepare", attempt=2, beat_dir=str(tmp_path / "beats"), fresh=True, see=see)
+        (why,) = one.hear("ready", "why")["why"]
+        assert problem in why
 
 
 def test_beat_folder_is_private(guard: Callable[..., Guard], tmp_path: Path) -> None:

@@ -1,0 +1,64 @@
+"""Whether this node sees the checkpoint that its ranks are about to load.
+
+A network disk shows on one node what another one wrote only after a while: NFS remembers folders
+for up to a minute (acdirmax). A rank that looks too early finds no checkpoint, or an older one of
+that name, and fails for what is nobody's fault. So the guard looks first, in a thread of its own:
+it must not fall silent because a disk is slow.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from resume import checkpoint
+
+PATIENCE_S = 90.0
+"""Half as much again as what NFS remembers by default."""
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A checkpoint as the supervisor has verified it."""
+
+    path: Path
+    sha256: str  # of its manifest's body
+    patience_s: float = PATIENCE_S
+
+
+class Sight:
+    """Looks for a checkpoint until it is seen whole, or patience is over."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.problem: Optional[str] = "nobody has looked yet"  # None: it is seen
+        self._thread = threading.Thread(target=self._look, args=(wanted,), daemon=True)
+        self._thread.start()
+
+    @property
+    def over(self) -> bool:
+        """Whether `problem` is the last word."""
+        return not self._thread.is_alive()
+
+    def _look(self, wanted: Wanted) -> None:
+        deadline = time.monotonic() + wanted.patience_s
+        while True:
+            self.problem = unseen(wanted)
+            if self.problem is None or time.monotonic() > deadline:
+                return
+            time.sleep(_LOOK_S)
+
+
+def unseen(wanted: Wanted) -> Optional[str]:
+    """What of a checkpoint this node does not see, by names and sizes; None: all is there."""
+    try:
+        body, problems = checkpoint.read_manifest(wanted.path)
+        if body is not None and checkpoint.digest_body(body) != wanted.sha256:
+            return f"{checkpoint.MANIFEST} is another one"
+        problems = problems or checkpoint.verify(wanted.path, contents=False)
+    except OSError as error:
+        return str(error)
+    return problems[0] if problems else None
