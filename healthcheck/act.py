@@ -92,7 +92,7 @@ def _strike(finding: Finding, here: Here) -> None:
 
 
 def _book(here: Here) -> StrikeBook:
-    local = here.state / "strikes" if here.state else None
+    local = here.state / strikes.LOCAL if here.state else None
     return StrikeBook(local, here.site.strikes_path, here.state)
 
 

@@ -141,11 +141,7 @@ def _pairs(bench: Bench, names: Sequence[str], count: int) -> dict[Pair, Optiona
 
 def _passed(bench: Bench, pair: Pair) -> Optional[bool]:
     """Whether both say so; None: nobody knows."""
-    found = read_findings(bench.step(pair, "pair").out) or []
-    said = [finding.status for finding in found if finding.check == "pair_allreduce"]
-    if "FAIL" in said:
-        return False
-    return True if said == ["PASS", "PASS"] else None
+    return results.passed(read_findings(bench.step(pair, "pair").out) or [])
 
 
 def _take_out(name: str, result: NodeResult, bench: Bench) -> None:

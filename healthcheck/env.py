@@ -23,6 +23,7 @@ from muster.process import Completed, run
 _MOST_BYTES = 8 << 20
 _RECORD_BYTES = 1 << 14  # /dev/kmsg refuses a buffer that is shorter than its next record
 _MOST_RECORDS_BYTES = 1 << 25
+_GRACE_S = 5.0  # for a child that has a time limit of its own
 _TIMEX_BYTES = 512  # struct timex has 208; its `status` comes after an int and four longs
 _TIMEX_STATUS = 40
 _STA_UNSYNC = 0x40
@@ -141,6 +142,13 @@ class Env:
         questions = {path: partial(folders.try_writing, self._at(path) / name) for path in paths}
         return self._ask(questions, timeout_s)
 
+    def read_notes(
+        self, paths: Sequence[str], timeout_s: float
+    ) -> dict[str, Optional[dict[str, Any]]]:
+        """Small files in a folder that may hang (see folders.read_note), likewise."""
+        questions = {path: partial(folders.read_note, self._at(path)) for path in paths}
+        return self._ask(questions, timeout_s)
+
     def measure_disk(
         self, path: str, name: str, size_bytes: int, timeout_s: float
     ) -> Optional[dict[str, Any]]:
@@ -149,6 +157,13 @@ class Env:
 
         question = partial(disk.measure, self._at(path) / name, size_bytes)
         return self._ask({path: question}, timeout_s)[path]
+
+    def exchange_tcp(self, order: Mapping[str, Any]) -> Optional[dict[str, Any]]:
+        """Bytes to and from another node (see deep/tcp.py); None: it hangs; {}: unknown."""
+        from healthcheck.deep import tcp  # noqa: PLC0415  (only burn-in)
+
+        question = partial(tcp.exchange, order)
+        return self._ask({"tcp": question}, float(order["limit_s"]) + _GRACE_S)["tcp"]
 
     def _at(self, path: str) -> Path:
         return self._root / path.lstrip("/")

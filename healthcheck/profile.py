@@ -38,6 +38,7 @@ class Profile:
     ib_link_layer: str = "InfiniBand"  # Ethernet: RoCE
     allreduce_busbw_gb_s: Optional[float] = None  # all-reduce of 1 GiB among the node's GPUs
     pair_busbw_gb_s: Optional[float] = None  # of two nodes
+    pair_tcp_gbit_s: Optional[float] = None  # TCP between two nodes
     disk_write_mb_s: Optional[float] = None
     disk_read_mb_s: Optional[float] = None
     slurm_sizes: bool = (

@@ -22,6 +22,7 @@ from healthcheck.finding import Action, Finding
 REPEAT_S = 7 * 86400.0
 CONDEMNED_S = 30 * 86400.0
 MOST = 20
+LOCAL = "strikes"  # folder in the node's state folder
 _SHARED_S = 2.0
 
 
@@ -86,12 +87,12 @@ class StrikeBook:
 
     def read(self, name: str) -> list[Strike]:
         """The strikes against a GPU, or a node, from both places."""
-        texts = [_text(self._local / _file(name))] if self._local else []
+        texts = [_text(self._local / file_of(name))] if self._local else []
         if self._shared is not None and not name.startswith("node-"):
-            path = self._shared / _file(name)
+            path = self._shared / file_of(name)
             texts.append(self._outside(lambda: {"text": _text(path)}).get("text", ""))
         found: list[Strike] = []
-        for strike in (strike for text in texts for strike in _parse(text)):
+        for strike in (strike for text in texts for strike in parse(text) or ()):
             found = added(found, strike)
         return found
 
@@ -99,9 +100,9 @@ class StrikeBook:
         """Replace the file in both places; one that cannot be written is left alone."""
         text = json.dumps([asdict(strike) for strike in strikes], indent=1)
         if self._local is not None:
-            _put(self._local / _file(name), text)
+            _put(self._local / file_of(name), text)
         if self._shared is not None and not name.startswith("node-"):
-            path = self._shared / _file(name)
+            path = self._shared / file_of(name)
             self._outside(lambda: _put(path, text))
 
     def _outside(self, work: folders.Question) -> dict[str, Any]:
@@ -109,7 +110,8 @@ class StrikeBook:
         return folders.ask({name: work}, _SHARED_S, self._state)[name] or {}
 
 
-def _file(name: str) -> str:
+def file_of(name: str) -> str:
+    """The file of a GPU, or a node."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:80] + ".json"
 
 
@@ -130,13 +132,16 @@ def _put(path: Path, text: str) -> dict[str, Any]:
     return {}
 
 
-def _parse(text: str) -> list[Strike]:
+def parse(text: str) -> Optional[list[Strike]]:
+    """The strikes in a file, those left out that are none; None: it is no such file."""
     try:
         values = json.loads(text or "[]")
     except (ValueError, RecursionError):
-        return []
+        return None
+    if not isinstance(values, list):
+        return None
     strikes = []
-    for value in values if isinstance(values, list) else []:
+    for value in values:
         with contextlib.suppress(TypeError, ValueError, AttributeError):
             strike = Strike(**value)
             if strike.action in get_args(Action) and float(strike.time) > 0:

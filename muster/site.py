@@ -68,6 +68,7 @@ class Site:
     deep_python: list[str] = field(default_factory=lambda: ["python3"])  # has torch, for burn-in
     deep_s: float = 60.0  # of products of matrices
     deep_pair_s: float = 300.0  # longest all-reduce of two nodes
+    deep_tcp_s: float = 5.0  # of TCP between two nodes, in each direction
     deep_disk_mib: int = 4096  # written to scratch_path
     disk_paths: list[str] = field(default_factory=lambda: ["/", "/tmp", "/var"])  # noqa: S108
     mounts: list[str] = field(default_factory=list)  # must be mounted on every node

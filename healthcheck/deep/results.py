@@ -39,6 +39,21 @@ def alone(reports: Mapping[str, Optional[Sequence[Finding]]]) -> dict[str, NodeR
     }
 
 
+def passed(found: Sequence[Finding]) -> Optional[bool]:
+    """Whether a pair passed, by what both nodes found; None: nobody knows.
+
+    One failure fails it. It passed if both say so of every test that could be made.
+    """
+    said: dict[str, list[str]] = {}
+    for finding in found:
+        if finding.status != "SKIP":
+            said.setdefault(finding.check, []).append(finding.status)
+    if any("FAIL" in statuses for statuses in said.values()):
+        return False
+    both = all(statuses == ["PASS", "PASS"] for statuses in said.values())
+    return True if said and both else None
+
+
 def in_pairs(
     before: Mapping[str, NodeResult], tried: Mapping[Pair, Optional[bool]]
 ) -> dict[str, NodeResult]:
@@ -92,11 +107,11 @@ def _against_peers(reports: Mapping[str, Sequence[Finding]]) -> dict[str, list[F
 
 def _blamed(node: str) -> Finding:
     return Finding(
-        check="pair_allreduce",
+        check="pairs",
         status="FAIL",
         class_=BLAMED.class_,
         action=BLAMED.action,
         detail="fails with two partners that pass with others",
         fix=BLAMED.fix.format(node=node),
-        rule="pair_allreduce.blamed",
+        rule="pairs.blamed",
     )

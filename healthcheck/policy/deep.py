@@ -23,6 +23,10 @@ RULES: dict[str, Rule] = {
     "deep_disk.slow": Rule("hardware", "drain", "look at the disk, 'nvme smart-log'"),
     "pair_allreduce": Rule("network", "none", "swap partners: a pair does not say who it was"),
     "pair_allreduce.slow": Rule("network", "none", "swap partners, look at cables"),
+    "pair_tcp": Rule("network", "none", "swap partners: a pair does not say who it was"),
+    "pair_tcp.slow": Rule("network", "none", "swap partners, look at cables and 'ethtool -S'"),
+    "pair_rdma": Rule("network", "none", "swap partners, see 'ibstat' and 'ibdiagnet'"),
+    "pair_rdma.slow": Rule("network", "none", "swap partners, look at cables and PCIe width"),
     "dcgm_health": Rule("hardware", "drain", _SEE),
     "dcgm_health.warning": Rule("hardware", "none", "watch it: 'dcgmi health -c'"),
 }

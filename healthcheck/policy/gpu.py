@@ -46,6 +46,9 @@ RULES: dict[str, Rule] = {
     "gpu_throttle.long": Rule("hardware", "drain", "look at cooling and power of the node"),
     "gpu_temperature": Rule("hardware", "none", "look at the cooling of the node"),
     "gpu_temperature.idle": Rule("hardware", "drain", "look at the cooling of the node"),
+    "gpu_strikes": Rule(
+        "hardware", "replace", REPLACE + ", or delete the file of the GPU in strikes to forgive it"
+    ),
     # The ways between them.
     "gpu_pci": Rule("hardware", "reboot", REBOOT_THEN_REPLACE),
     "nvswitch_count": Rule("hardware", "reboot", REBOOT_THEN_REPLACE),

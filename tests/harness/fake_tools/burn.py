@@ -16,6 +16,7 @@ def add(node: FakeNode) -> None:
     node.say("python3", sums(), words=order("allreduce"))
     node.say("scontrol", NODES, words="show hostnames")
     node.parts["disk_speed"] = {"write_mb_s": 3900.0, "read_mb_s": 6900.0, "same": True}
+    node.parts["tcp"] = {"gbit_s": 88.5, "told": []}
     node.environ.update(
         SLURM_PROCID="0", SLURM_STEP_NUM_NODES="2", SLURM_STEP_NUM_TASKS="2",
         SLURM_STEP_NODELIST="n[3-4]", SLURM_JOB_ID="17", SLURM_STEP_ID="0",

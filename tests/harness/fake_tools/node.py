@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -46,6 +46,7 @@ class FakeNode:
         kernel: lines of the kernel log, as (seconds since boot, text).
         user: lines that a program wrote to the kernel log, likewise.
         volumes: path -> what happens in it, as healthcheck/folders.py says; None: it hangs.
+        notes: path -> what a shared folder says of a small file in it; None: it hangs.
         server_time: the time that its file servers give; None: its own.
         synchronised: what the kernel says of its clock.
         memory: what runs remember of each other, by file name.
@@ -64,6 +65,7 @@ class FakeNode:
     user: list[tuple[float, str]] = field(default_factory=list)
     kernel_readable: bool = True
     volumes: dict[str, Optional[dict[str, Any]]] = field(default_factory=dict)
+    notes: dict[str, Optional[dict[str, Any]]] = field(default_factory=dict)
     server_time: Optional[float] = None
     synchronised: Optional[bool] = None
     memory: dict[str, str] = field(default_factory=dict)
@@ -202,6 +204,13 @@ class FakeEnv(Env):
     def clock_synchronised(self) -> Optional[bool]:
         return self._node.synchronised
 
+    def read_notes(
+        self,
+        paths: Sequence[str],
+        timeout_s: float,  # noqa: ARG002
+    ) -> dict[str, Optional[dict[str, Any]]]:
+        return {path: self._node.notes.get(path, {"text": ""}) for path in paths}
+
     def measure_disk(
         self,
         path: str,
@@ -211,6 +220,13 @@ class FakeEnv(Env):
     ) -> Optional[dict[str, Any]]:
         speed: Optional[dict[str, Any]] = self._node.parts.get("disk_speed")
         return speed if path in self._node.volumes else {"error": "No such file or directory"}
+
+    def exchange_tcp(
+        self,
+        order: Mapping[str, Any],  # noqa: ARG002
+    ) -> Optional[dict[str, Any]]:
+        said: Optional[dict[str, Any]] = self._node.parts["tcp"]
+        return said
 
     def remembered(self, name: str) -> Optional[str]:
         return self._node.memory.get(name)
