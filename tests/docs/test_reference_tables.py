@@ -18,6 +18,7 @@ import pytest
 import resume
 from healthcheck.profile import Profile
 from healthcheck.profile import names as profile_names
+from lifecycle.description.model import Description
 from muster.recipe import Recipe
 from muster.site import Site
 from resume import cli, launch
@@ -51,13 +52,15 @@ def type_name(hint: Any) -> str:
         return f"{type_name(inner[0])} or null"
     if typing.get_origin(hint) is list:
         return f"list of {type_name(inner[0])}"
+    if typing.get_origin(hint) is dict:
+        return f"mapping of {type_name(inner[1])}"
     return NAMES[hint]
 
 
 def default_name(field: dataclasses.Field[Any]) -> str:
     """A default as one writes it in YAML."""
     if field.default_factory is not dataclasses.MISSING:
-        return json.dumps(field.default_factory())
+        return json.dumps(field.default_factory(), default=str)
     value = field.default
     if value is dataclasses.MISSING:
         return "required"
@@ -75,7 +78,8 @@ def keys(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
         if dataclasses.is_dataclass(hint):
             yield from keys(typing.cast("type", hint), f"{name}.")
         elif inner and dataclasses.is_dataclass(inner[0]):
-            yield from keys(typing.cast("type", inner[0]), f"{name}[].")
+            several = "[]" if typing.get_origin(hint) is list else ""
+            yield from keys(typing.cast("type", inner[0]), f"{name}{several}.")
         else:
             yield name, type_name(hint), default_name(field)
 
@@ -86,6 +90,7 @@ def keys(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
         ("recipe_yaml.md", None, Recipe),
         ("site_yaml.md", None, Site),
         ("check.md", "Profiles", Profile),
+        ("cluster_yaml.md", None, Description),
     ],
 )
 def test_every_key_with_type_and_default(page: str, heading: str | None, kind: type) -> None:

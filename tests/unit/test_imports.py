@@ -30,18 +30,19 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "muster.cluster": ERRORS_AND_PROCESS,
     "healthcheck": NOUNS,
     "resume": (*NOUNS, "healthcheck"),
-    "muster.cli": (*ERRORS_AND_PROCESS, "muster.cluster", "healthcheck", "resume"),
+    "lifecycle": (*NOUNS, "healthcheck"),
+    "muster.cli": (*ERRORS_AND_PROCESS, "muster.cluster", "healthcheck", "lifecycle", "resume"),
     "muster.__main__": ("muster.cli",),
 }
 # What hosts have besides the standard library, and who may use it.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
-    "yaml": ("muster", "healthcheck", "resume"),
+    "yaml": ("muster", "healthcheck", "lifecycle", "resume"),
     "matplotlib": ("resume.report",),
     "torch": ("healthcheck.deep.torch_worker",),  # runs in the Python of the site that has it
     "boto3": ("resume.s3",),
     "botocore": ("resume.s3",),
 }
-PACKAGES = ("muster", "healthcheck", "resume")
+PACKAGES = ("muster", "healthcheck", "lifecycle", "resume")
 
 
 def module_name(path: Path) -> str:

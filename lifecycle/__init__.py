@@ -1,0 +1,1 @@
+"""lifecycle: from bare machines to a working cluster, again and again."""

@@ -1,0 +1,1 @@
+"""The one description of a cluster: cluster.yaml, or what a platform says instead of it."""

@@ -1,0 +1,57 @@
+"""What a cluster has besides machines, queues and people: do the values go together?"""
+
+from __future__ import annotations
+
+import re
+
+from lifecycle.description import model
+from lifecycle.description.model import Description
+from lifecycle.description.rules import absolute, one_of, port_number, unique
+from muster.errors import ConfigError
+
+
+def check_extras(description: Description, where: str) -> None:
+    """Raise at a value that cannot work.
+
+    Raises:
+        ConfigError: with the key it concerns.
+    """
+    _check_containers(description.containers, f"{where}: containers")
+    _check_monitoring(description.monitoring, f"{where}: monitoring")
+    _check_fabric(description.fabric, f"{where}: fabric")
+    for server in description.time_servers:
+        if not re.fullmatch(r"[A-Za-z0-9.:-]+", server):
+            raise ConfigError(f"{where}: time_servers", f"'{server}' is no host", "169.254.169.123")
+    for package in description.packages:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]+(=[\w.+:~-]+)?", package):
+            raise ConfigError(f"{where}: packages", f"'{package}' is no package", "packages: [jq]")
+    for key in ("replace_command", "reboot_command"):
+        words = getattr(description, key)
+        if words and not any("{node}" in word for word in words):
+            fix = f'{key}: [/opt/site/bmc, "{{node}}"]'
+            raise ConfigError(f"{where}: {key}", "does not say which node", fix)
+
+
+def _check_containers(containers: model.Containers, where: str) -> None:
+    if containers.pyxis and not containers.enroot:
+        raise ConfigError(f"{where}: pyxis", "needs enroot", "add 'enroot: true'")
+    for path in (containers.cache, containers.data):
+        if path is not None:
+            absolute(path, where)
+
+
+def _check_monitoring(monitoring: model.Monitoring, where: str) -> None:
+    ports = [monitoring.prometheus_port, monitoring.node_port, monitoring.dcgm_port]
+    for port in ports:
+        port_number(port, where)
+    unique(map(str, ports), f"{where}: ports")
+    if monitoring.retention_days < 1:
+        raise ConfigError(f"{where}: retention_days", "is below 1", "retention_days: 15")
+
+
+def _check_fabric(fabric: model.Fabric, where: str) -> None:
+    one_of(fabric.kind, model.FABRICS, f"{where}: kind")
+    for key, value in fabric.environment.items():
+        if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", key) or "\n" in value:
+            what = f"'{key}' is no variable of one line"
+            raise ConfigError(f"{where}: environment", what, "NCCL_DEBUG: WARN")

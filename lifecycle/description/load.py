@@ -1,0 +1,88 @@
+"""cluster.yaml, with what the platform says about its machines, into a checked `Description`.
+
+A person knows partitions, users and mounts; the platform knows names and addresses, and only once
+the machines exist. So a description may come in two parts: where both name a group, its nodes and
+addresses are the platform's, all else is the file's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from lifecycle.description.check import check
+from lifecycle.description.model import Description
+from muster.config import build, override, read_yaml
+from muster.errors import ConfigError, did_you_mean
+
+DEFAULT_PATH = Path("/etc/muster/cluster.yaml")
+_OF_THE_PLATFORM = ("nodes", "addresses", "instance_type")
+_SECRETS = (("accounting", "password"), ("slurm", "munge_key"))
+
+
+def load_description(
+    path: Optional[Path],
+    assignments: Sequence[str] = (),
+    platform: Optional[Mapping[str, Any]] = None,
+) -> Description:
+    """The description that a file gives, overrides and the platform's part on top.
+
+    Args:
+        path: cluster.yaml; None: the platform says everything.
+        assignments: dotted overrides such as "slurm.lost_after_s=60".
+        platform: plain values as a reader of this package gives them (hyperpod, parallelcluster).
+
+    Raises:
+        ConfigError: missing or unknown key, a value of the wrong type, or values that do not go
+            together; with the place in the file.
+    """
+    values = read_yaml(path) if path is not None else {}
+    return from_values(values, str(path or "cluster"), assignments, platform)
+
+
+def from_values(
+    values: Mapping[str, Any],
+    where: str,
+    assignments: Sequence[str] = (),
+    platform: Optional[Mapping[str, Any]] = None,
+) -> Description:
+    """The same from values that are read already."""
+    merged = override(dict(values), list(assignments))
+    if platform is not None:
+        merged = merge(merged, platform, where)
+    for part, key in _SECRETS:  # before any message could show it
+        inner = merged.get(part)
+        if isinstance(inner, Mapping) and not isinstance(inner.get(key), (Mapping, type(None))):
+            fix = f"put it into a file of root's, and write '{key}: {{file: /path}}'"
+            raise ConfigError(f"{where}: {part}: {key}", "a secret does not stand here", fix)
+    description = build(Description, merged, where)
+    check(description, where)
+    return description
+
+
+def merge(
+    values: Mapping[str, Any], platform: Mapping[str, Any], where: str = "cluster.yaml"
+) -> dict[str, Any]:
+    """Both parts as one: the platform's machines, and its other keys where the file is silent.
+
+    Raises:
+        ConfigError: the file names a group that the platform does not have.
+    """
+    own = values.get("groups") or []
+    groups = {group["name"]: dict(group) for group in platform.get("groups", [])}
+    merged = {**platform, **values}
+    known = list(groups)
+    if not known:
+        return merged
+    for group in own if isinstance(own, list) else []:
+        if not isinstance(group, Mapping):
+            continue  # `build` says what is wrong with it
+        name = str(group.get("name"))
+        if name not in groups:
+            what = f"the platform has no group '{name}'.{did_you_mean(name, known)}"
+            raise ConfigError(f"{where}: groups", what, f"use one of {', '.join(known)}")
+        theirs = {key: groups[name][key] for key in _OF_THE_PLATFORM if key in groups[name]}
+        groups[name] = {**groups[name], **group, **theirs}
+    merged["groups"] = list(groups.values())
+    return merged

@@ -1,0 +1,191 @@
+"""cluster.yaml: what is accepted, and the one line that says what is wrong with the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lifecycle.description.host_list import expand
+from lifecycle.description.load import from_values, load_description
+from lifecycle.description.model import Description
+from lifecycle.description.nodes import accounting_node, all_nodes, of_role
+from muster.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLES = sorted((ROOT / "lifecycle" / "examples").glob("*/cluster.yaml"))
+ALONE = [path for path in EXAMPLES if not (path.parent / "resource_config.json").exists()]
+
+SMALL = """
+name: small
+groups:
+  - {name: head, role: head, nodes: [head]}
+  - {name: gpu, role: compute, nodes: ["n[1-4]"], instance_type: ml.p5.48xlarge}
+partitions:
+  - {name: train, groups: [gpu], priority_tier: 10}
+  - {name: low, groups: [gpu], preempt: requeue}
+mounts: [{path: /fsx, kind: nfs, source: "nas:/x"}]
+shared_dir: /fsx/.muster
+users:
+  groups: [{name: research, gid: 2000}]
+  users: [{name: ana, uid: 2001, group: research}]
+"""
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load(SMALL)
+    return {**values, **changes}
+
+
+@pytest.mark.parametrize("path", ALONE, ids=lambda path: path.parent.name)
+def test_example_can_be_used(path: Path) -> None:
+    assert of_role(load_description(path), "compute")
+
+
+def test_nodes_are_written_out_with_their_hardware() -> None:
+    description = from_values(small(), "cluster.yaml")
+    names = [node.name for node in all_nodes(description)]
+    assert names == ["head", "n1", "n2", "n3", "n4"]
+    n1 = of_role(description, "compute")[0]
+    assert n1.hardware is not None
+    assert (n1.hardware.cpus, n1.hardware.gpus, n1.hardware.gpu_type) == (192, 8, "h100")
+    assert all_nodes(description)[0].hardware is None
+    assert accounting_node(description) == "head"
+
+
+def test_an_override_reaches_a_nested_key() -> None:
+    assert from_values(small(), "x", ["slurm.lost_after_s=60"]).slurm.lost_after_s == 60
+
+
+def group(**keys: Any) -> dict[str, Any]:
+    head = {"name": "head", "role": "head", "nodes": ["head"]}
+    gpu = {"name": "gpu", "role": "compute", "nodes": ["n[1-4]"]}
+    return {"groups": [head, {**gpu, **keys}]}
+
+
+def queue(**keys: Any) -> dict[str, Any]:
+    return {"partitions": [{"name": "train", "groups": ["gpu"], **keys}]}
+
+
+def user(**keys: Any) -> dict[str, Any]:
+    ana = {"name": "ana", "uid": 2001, "group": "research", **keys}
+    return {"users": {"groups": [{"name": "research", "gid": 2000}], "users": [ana]}}
+
+
+def mount(**keys: Any) -> dict[str, Any]:
+    return {"mounts": [{"path": "/fsx", "kind": "nfs", "source": "nas:/x", **keys}]}
+
+
+TREE = {"topology": "tree", "switches": [{"name": "s1", "nodes": ["n[1-3]"]}]}
+TWICE = {"name": "a", "nodes": ["n1"]}
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"name": "no good"}, "name: 'no good' is no name"),
+    ({"platfrom": "plain"}, "unknown key 'platfrom'. Did you mean 'platform'?"),
+    ({"platform": "hyperpot"}, "Did you mean 'hyperpod'?"),
+    (group(role="compote"), "groups: gpu: role: 'compote' is unknown. Did you mean 'compute'?"),
+    (group(nodes=["n[4-1]"]), "[4-1] is no range"),
+    (group(nodes=["n[1-2"]), "is no host list"),
+    (group(nodes=["n1", "n1"]), "node 'n1' is in 'gpu' already"),
+    (group(nodes=["head"]), "node 'head' is in 'head' already"),
+    (group(role="login"), "partitions: train: groups: 'gpu' is unknown"),
+    (group(addresses={"n9": "10.0.0.9"}), "addresses: n9: 'n9' is unknown"),
+    (group(addresses={"n1": "127.0.0.1"}), "is no address of one machine"),
+    (group(addresses={"n1": "10.0.0.999"}), "is no IP address"),
+    (group(addresses={"n1": "10.0.0.1", "n2": "10.0.0.1"}), "that of 'n1' already"),
+    (group(spares=4), "4 of 4 nodes leave none for jobs"),
+    ({"groups": [{"name": "gpu", "role": "compute", "nodes": ["n1"]}]}, "no head node"),
+    (queue(groups=["gpus"]), "Did you mean 'gpu'?"),
+    (queue(preempt="requeue"), "no partition of a higher tier shares its nodes"),
+    (queue(preempt="requeu"), "Did you mean 'requeue'?"),
+    (queue(max_time_s=0), "max_time_s: 0 is below 1"),
+    ({"partitions": []}, "no partition has the nodes of group 'gpu'"),
+    (mount(kind="nsf"), "Did you mean 'nfs'?"),
+    (mount(source=None), "source: '' is nothing that nfs mounts"),
+    (mount(kind="lustre"), "source: 10.0.0.5@tcp:/fsx"),
+    (mount(path="fsx"), "'fsx' is no absolute path"),
+    (mount(roles=["head"]), "shared_dir: /fsx/.muster is below no mount that all may write"),
+    (mount(writable=False), "is below no mount that all may write"),
+    ({"scratch": {"kinds": ["raids"]}}, "Did you mean 'raid'?"),
+    (user(group="reserch"), "Did you mean 'research'?"),
+    (user(uid=0), "uid: 0 is the system's"),
+    (user(name="Ana Maria"), "'Ana Maria' is no name"),
+    (user(ssh_keys=["-----BEGIN OPENSSH PRIVATE KEY----- x"]), "one is no public key"),
+    ({"accounting": {"database": "external"}}, "needs 'host'"),
+    ({"accounting": {"node": "n1"}}, "accounting: node: 'n1' is unknown"),
+    ({"accounting": {"password": {}}}, "exactly one of 'file' and 'command'"),
+    ({"containers": {"pyxis": True}}, "needs enroot"),
+    ({"monitoring": {"node_port": 9090}}, "'9090' twice"),
+    ({"fabric": {"kind": "ethernet"}}, "use one of auto, none, efa"),
+    ({"fabric": {"environment": {"nccl": "1"}}}, "'nccl' is no variable"),
+    ({"slurm": {"requeue_wait_s": 1}}, "Slurm would take 120"),
+    ({"slurm": {"settings": {"nodename": "x"}}}, "NodeName follows from other keys"),
+    ({"slurm": {"munge_key": {}}}, "munge_key: needs exactly one"),
+    ({"slurm": {**TREE, "switches": [TWICE, {**TWICE, "name": "b"}]}}, "below 'a' already"),
+    ({"slurm": TREE}, "'n4' is below none"),
+    ({"slurm": {**TREE, "topology": "none"}}, "give both or none"),
+    ({"slurm": {**TREE, "switches": [{"name": "a", "nodes": ["n11"]}]}}, "Did you mean 'n1'?"),
+    ({"replace_command": ["/opt/bmc"]}, "does not say which node"),
+    ({"packages": ["jq; reboot"]}, "is no package"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG, ids=[row[1][:48] for row in WRONG])
+def test_what_cannot_work_is_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_values(small(**changes), "cluster.yaml")
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(("cluster.yaml: ", "cluster.yaml:"))
+
+
+@pytest.mark.parametrize(("part", "key"), [("accounting", "password"), ("slurm", "munge_key")])
+def test_a_secret_in_the_file_is_refused_and_not_shown(part: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_values(small(**{part: {key: "hunter2"}}), "cluster.yaml")
+    assert "a secret does not stand here" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_several_heads_need_a_shared_state() -> None:
+    heads = {"name": "head", "role": "head", "nodes": ["head", "head2"]}
+    values = small(groups=[heads, *small()["groups"][1:]])
+    with pytest.raises(ConfigError, match="there are several head nodes"):
+        from_values(values, "x")
+    assert from_values({**values, "slurm": {"state_dir": "/fsx/state"}}, "x").groups[0].nodes
+
+
+@pytest.mark.parametrize("field", ["groups", "partitions", "mounts", "users", "slurm"])
+@settings(max_examples=25)
+@given(value=st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
+def test_nonsense_is_an_error_with_a_fix(field: str, value: Any) -> None:
+    try:
+        made = from_values(small(**{field: value}), "cluster.yaml")
+    except ConfigError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+    else:
+        assert isinstance(made, Description)
+
+
+HOSTS = [
+    ("n1", ["n1"]),
+    ("n[1-3]", ["n1", "n2", "n3"]),
+    ("n[008-010]", ["n008", "n009", "n010"]),
+    ("n[1,3-4]x,head", ["n1x", "n3x", "n4x", "head"]),
+    ("q-st-p4de-[1-2],b", ["q-st-p4de-1", "q-st-p4de-2", "b"]),
+]
+
+
+@pytest.mark.parametrize(("text", "names"), HOSTS)
+def test_host_list_is_written_out(text: str, names: list[str]) -> None:
+    assert expand(text, "x") == names
+
+
+@pytest.mark.parametrize(
+    "text", ["", "n[", "n[]", "n[1-]", "n1,,n2", "-n", "n[1][2]", "n[1-9999999]"]
+)
+def test_no_host_list_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        expand(text, "x")
