@@ -40,10 +40,11 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F  # noqa: N812  (everybody calls it F)
 
 from backend import backend_name
+from batches import Batches, go_on
 from checkpoint import Saver, compare, live_state, load, read_facts
 from config import Config, Optim, accumulation
 from config import load as load_config
-from data import Samples, as_int64, digest, open_samples, own_positions, sample_id
+from data import Samples, as_int64, digest, open_samples, own_positions
 from errors import Stop
 from log import Logger
 from model import Llama, flops_per_token, init_weights
@@ -61,6 +62,7 @@ def train(run: resume.Run, config: Config) -> None:
     samples = agreed(lambda: open_data(run, config))
     facts = run_facts(config, samples)
     saved = agreed(lambda: read_checkpoint(run, facts))
+    batches = agreed(lambda: next_batches(run, config, saved))
 
     model, optimizer = build(config, device)
     if run.resume is None:
@@ -82,14 +84,14 @@ def train(run: resume.Run, config: Config) -> None:
         run.beat("step", step)
         set_learning_rate(optimizer, learning_rate(config.optim, step, config.train.steps))
         # Batch and training step have the same number, unless data is left out on purpose.
-        first = (run.batch(step) - 1) * config.train.global_batch
+        first = batches.first(run.batch(step))
         passes = own_positions(
             first, config.train.micro_batch, num_passes, run.rank, run.world_size
         )
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         seen = 0
         for positions in passes:
-            ids = [sample_id(p, samples.num_train, config.train.seed) for p in positions]
+            ids = samples.order(positions, config.train.seed)
             tokens = torch.from_numpy(samples.fetch(ids)).to(device)
             seen += digest(positions, ids, first)
             pass_loss = cross_entropy(model, tokens).mean() / num_passes
@@ -121,6 +123,8 @@ def train(run: resume.Run, config: Config) -> None:
             "lr": optimizer.param_groups[0]["lr"],
             "tokens": consumed * config.train.seq_len,
             "step_s": time.perf_counter() - started,
+            "first_sample": first,
+            "num_samples": config.train.global_batch,
             "samples": f"{seen & MASK:016x}",  # who saw what, over all ranks
         }
         if config.eval.every and step % config.eval.every == 0:
@@ -131,7 +135,8 @@ def train(run: resume.Run, config: Config) -> None:
         leaving, last = num_leave > 0, step == config.train.steps
         if leaving or last or step % config.checkpoint.every == 0:
             run.beat("save", step)
-            saver.save(step, {"run": facts, "step": step, "consumed": consumed, "loss": loss})
+            state = {"step": step, "consumed": consumed, "loss": loss, "batches": batches.sizes}
+            saver.save(step, {"run": facts, **state})
         if leaving and not last:
             break
 
@@ -205,9 +210,8 @@ def leave(code: int) -> NoReturn:
 
 def open_data(run: resume.Run, config: Config) -> Samples:
     """Prepared data of the folder the user submitted, or else beside this file."""
-    places = [base / config.data.dir for base in (run.recipe_dir, HERE)]
-    place = next((p for p in places if (p / "meta.json").is_file()), places[0])
-    samples = open_samples(place, config.train.seq_len, config.eval.samples)
+    places = (run.recipe_dir, HERE)
+    samples = open_samples(config.data, places, config.train.seq_len, config.eval.samples)
     if samples.vocab_size > config.model.vocab_size:
         what = f"the data has {samples.vocab_size} tokens, the model {config.model.vocab_size}"
         raise Stop(Stop.CONFIG, "model.vocab_size", what, f"set it to {samples.vocab_size}")
@@ -216,22 +220,28 @@ def open_data(run: resume.Run, config: Config) -> Samples:
 
 def run_facts(config: Config, samples: Samples) -> dict[str, Any]:
     """What must stay the same from the first training step to the last."""
-    names = ("seq_len", "global_batch", "seed")
+    names = ("seq_len", "seed")
     return {
         **{f"model.{key}": value for key, value in asdict(config.model).items()},
         **{f"train.{name}": getattr(config.train, name) for name in names},
         "eval.samples": config.eval.samples,
-        "data.sha256": samples.sha256,
+        **samples.facts,
     }
 
 
 def read_checkpoint(run: resume.Run, facts: dict[str, Any]) -> dict[str, Any]:
     """Step, consumed samples and loss to go on from; refuses a checkpoint of another run."""
     if run.resume is None:
-        return {"step": 0, "consumed": 0, "loss": None}
+        return {"step": 0, "consumed": 0, "loss": None, "batches": None}
     saved = read_facts(run.resume)
     compare(run.resume, saved["run"], facts)
     return saved
+
+
+def next_batches(run: resume.Run, config: Config, saved: dict[str, Any]) -> Batches:
+    """Batches of this size from here on; those before the checkpoint keep theirs."""
+    size = config.train.global_batch
+    return go_on(saved["batches"], run.batch(saved["step"]), size, run.skip)
 
 
 def build(config: Config, device: torch.device) -> tuple[Llama, torch.optim.Optimizer]:
@@ -318,9 +328,8 @@ def evaluate(
     total = torch.zeros((), dtype=torch.float64, device=device)
     for first in range(run.rank * size, -(-config.eval.samples // stride) * stride, stride):
         numbers = range(first, first + size)
-        ids = [samples.num_train + n % config.eval.samples for n in numbers]
         counts = torch.tensor([n < config.eval.samples for n in numbers], device=device)
-        tokens = torch.from_numpy(samples.fetch(ids)).to(device)
+        tokens = torch.from_numpy(samples.fetch(samples.eval_ids(numbers))).to(device)
         total += (cross_entropy(model, tokens) * counts).sum()
     dist.all_reduce(total)
     return total.item() / config.eval.samples

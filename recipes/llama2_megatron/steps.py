@@ -88,7 +88,7 @@ def evaluate(config: Config, models: list[Any], samples: Samples, device: torch.
         range(start, start + size)
         for start in range(first, -(-config.eval.samples // unit) * unit, size * copies)
     ]
-    order = [[samples.num_train + n % config.eval.samples for n in part] for part in numbers]
+    order = [samples.eval_ids(part) for part in numbers]
     for model in models:
         model.start_param_sync(force_sync=True)
         model.eval()

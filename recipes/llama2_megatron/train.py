@@ -40,9 +40,10 @@ import cpu_compat
 import resume
 import weights
 from backend import backend_name
+from batches import Batches, go_on
 from checkpoint import Saver, compare, load, prepare_adamw, read_facts
 from config import Config, Optim
-from data import Samples, as_int64, digest, open_samples, own_positions, sample_id
+from data import Samples, as_int64, digest, open_samples, own_positions
 from errors import Stop
 from log import Logger
 from memory import flops_per_token
@@ -62,6 +63,7 @@ def train(run: resume.Run, config: Config) -> None:
     samples = agreed(lambda: open_data(run, config))
     facts = run_facts(config, samples)
     saved = agreed(lambda: read_checkpoint(run, config, facts))
+    batches = agreed(lambda: next_batches(run, config, saved))
 
     seed_dropout(config.train.seed, saved["step"])
     models = agreed(lambda: build(config, kernels))
@@ -88,12 +90,9 @@ def train(run: resume.Run, config: Config) -> None:
         set_learning_rate(optimizer, config.optim, step, config.train.steps)
         seed_dropout(config.train.seed, step)
         # Batch and training step have the same number, unless data is left out on purpose.
-        first = (run.batch(step) - 1) * config.train.global_batch
+        first = batches.first(run.batch(step))
         passes = own_positions(first, config.train.micro_batch, num_passes, data_rank, copies)
-        order = [
-            [sample_id(position, samples.num_train, config.train.seed) for position in positions]
-            for positions in passes
-        ]
+        order = [samples.order(positions, config.train.seed) for positions in passes]
         for model in models:
             model.zero_grad_buffer()
         optimizer.zero_grad()
@@ -131,6 +130,8 @@ def train(run: resume.Run, config: Config) -> None:
             "lr": optimizer.param_groups[0]["lr"],
             "tokens": consumed * config.train.seq_len,
             "step_s": time.perf_counter() - started,
+            "first_sample": first,
+            "num_samples": config.train.global_batch,
             "samples": f"{seen & MASK:016x}",  # who saw what, over all ranks
         }
         saver.poll()
@@ -142,7 +143,7 @@ def train(run: resume.Run, config: Config) -> None:
         leaving, last = num_leave > 0, step == config.train.steps
         if leaving or last or step % config.checkpoint.every == 0:
             run.beat("save", step)
-            state = {"step": step, "consumed": consumed, "loss": loss}
+            state = {"step": step, "consumed": consumed, "loss": loss, "batches": batches.sizes}
             saver.save(step, {"run": facts, "layout": fixed_layout(config), **state})
         if leaving and not last:
             break
@@ -228,9 +229,8 @@ def leave(code: int) -> NoReturn:
 
 def open_data(run: resume.Run, config: Config) -> Samples:
     """Prepared data of the folder the user submitted, or else beside this file."""
-    places = [base / config.data.dir for base in (run.recipe_dir, HERE)]
-    place = next((p for p in places if (p / "meta.json").is_file()), places[0])
-    samples = open_samples(place, config.train.seq_len, config.eval.samples)
+    places = (run.recipe_dir, HERE)
+    samples = open_samples(config.data, places, config.train.seq_len, config.eval.samples)
     if samples.vocab_size > config.model.vocab_size:
         what = f"the data has {samples.vocab_size} tokens, the model {config.model.vocab_size}"
         raise Stop(Stop.CONFIG, "model.vocab_size", what, f"set it to {samples.vocab_size}")
@@ -239,24 +239,30 @@ def open_data(run: resume.Run, config: Config) -> Samples:
 
 def run_facts(config: Config, samples: Samples) -> dict[str, Any]:
     """What must stay the same from the first training step to the last."""
-    names = ("seq_len", "global_batch", "seed")
+    names = ("seq_len", "seed")
     return {
         **{f"model.{key}": value for key, value in asdict(config.model).items()},
         **{f"train.{name}": getattr(config.train, name) for name in names},
         "eval.samples": config.eval.samples,
-        "data.sha256": samples.sha256,
+        **samples.facts,
     }
 
 
 def read_checkpoint(run: resume.Run, config: Config, facts: dict[str, Any]) -> dict[str, Any]:
     """Step, consumed samples and loss to go on from; refuses a checkpoint of another run."""
     if run.resume is None:
-        return {"step": 0, "consumed": 0, "loss": None}
+        return {"step": 0, "consumed": 0, "loss": None, "batches": None}
     saved = read_facts(run.resume)
     compare(run.resume, saved["run"], facts)
     if saved["format"] == "dp_reshardable":
         compare(run.resume, saved["layout"], fixed_layout(config))
     return saved
+
+
+def next_batches(run: resume.Run, config: Config, saved: dict[str, Any]) -> Batches:
+    """Batches of this size from here on; those before the checkpoint keep theirs."""
+    size = config.train.global_batch
+    return go_on(saved["batches"], run.batch(saved["step"]), size, run.skip)
 
 
 def fixed_layout(config: Config) -> dict[str, Any]:

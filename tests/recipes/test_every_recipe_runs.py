@@ -301,18 +301,35 @@ def test_a_full_disk_ends_all_ranks_with_74(tried: Tried, launch: Any, tmp_path:
 
 
 def test_one_process_by_hand_with_evaluation(tried: Tried, tmp_path: Path) -> None:
-    """No supervisor, no variable, another folder; the recipe imports nothing of ours but resume."""
+    """No supervisor, no variable, another folder; the recipe imports nothing of ours but resume.
+
+    Two corpora, with validation and without; the evaluation is the same after a resume.
+    """
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "resume").symlink_to(ROOT / "resume")
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path / "path")}
-    words = ["train.steps=4", "eval.every=2", "eval.samples=6", "train.micro_batch=4"]
-    result = subprocess.run(
-        [sys.executable, str(tried.folder / "train.py"), *words],
-        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
     run_dir = tmp_path / "runs" / "by_hand"
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    assert [("eval_loss" in line) for line in lines] == [False, True, False, True]
-    assert lines[3]["eval_loss"] < lines[1]["eval_loss"] < 6.95
+
+    def by_hand(file: str, *words: str, **more: str) -> None:
+        result = subprocess.run(
+            [sys.executable, str(tried.folder / file), *words],
+            cwd=tmp_path, env={**env, **more}, capture_output=True, text=True, timeout=180,
+            check=False,
+        )  # fmt: skip
+        assert result.returncode == 0, result.stderr
+
+    corpus = sorted(str(path) for path in (tried.folder / "corpus").glob("*.xz"))
+    by_hand("prepare.py", "--out", "tokens/one", "--validation=0.4", "--input", *corpus[:7])
+    by_hand("prepare.py", "--out", "tokens/two", "--input", *corpus[7:])
+    words = ["train.steps=4", "eval.every=2", "eval.samples=6", "train.micro_batch=4"]
+    words += ["data.dir=tokens", "data.blend={one: 2, two: 1}", "checkpoint.every=2"]
+    by_hand("train.py", *words)
     assert (run_dir / "DONE").exists()
+    start = str(run_dir / "checkpoints" / "step_00000002")
+    by_hand("train.py", *words, MUSTER_ATTEMPT="2", MUSTER_RESUME=start)
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 3, 4]
+    assert [("eval_loss" in line) for line in lines[:4]] == [False, True, False, True]
+    assert lines[3]["eval_loss"] < lines[1]["eval_loss"] < 6.95
+    for key in ("loss", "samples", "eval_loss", "first_sample", "num_samples"):
+        assert [line.get(key) for line in lines[4:]] == [line.get(key) for line in lines[2:4]], key

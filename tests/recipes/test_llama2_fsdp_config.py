@@ -49,6 +49,7 @@ def test_command_line_wins_and_numbers_are_read_as_numbers(fsdp: Any) -> None:
         ("train.recompute=some", "use one of none, full"),
         ("checkpoint.mode=later", "use one of sync, thread, process"),
         ("eval.every=5", "hold some samples out"),
+        ("data.blend=web", "'web' is not of type dict or NoneType"),
         ("train.steps=[", "not YAML"),
     ],
 )

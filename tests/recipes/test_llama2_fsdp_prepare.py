@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -134,10 +135,14 @@ def test_sentencepiece_as_of_llama_2(tmp_path: Path) -> None:
 
 def test_large_vocabularies_take_four_bytes(tmp_path: Path, fsdp: Any) -> None:
     (tmp_path / "a.txt").write_text("x")
-    tokenizer = fsdp.prepare.Tokenizer(lambda texts: [[70_000] for _ in texts], 100_000, 99_999)
-    fsdp.prepare.write_tokens(tmp_path / "out", [tmp_path / "a.txt"], tokenizer, {})
-    tokens, meta = read(tmp_path / "out")
-    assert meta["dtype"] == "int32"
+    tokenizer = fsdp.tokenizer.Tokenizer(lambda texts: [[70_000] for _ in texts], 100_000, 99_999)
+    (part,) = fsdp.parts.plan([tmp_path / "a.txt"], 100)
+    task = fsdp.parts.Task(tmp_path, TOKENIZER, None, "text", 0.0)
+    fsdp.parts.make(task, 0, part, tokenizer)
+    facts = {"dtype": "int32"}
+    fsdp.prepare.put_together(tmp_path, tmp_path, 1, facts)
+    tokens, meta = read(tmp_path)
+    assert meta["dtype"] == fsdp.parts.token_dtype(100_000).name == "int32"
     assert tokens.tolist() == [70_000, 99_999]
 
 
@@ -149,6 +154,9 @@ def test_large_vocabularies_take_four_bytes(tmp_path: Path, fsdp: Any) -> None:
         ("a.jsonl", b'{"text": "ok"}\nnot json\n', "a.jsonl:2"),
         ("a.jsonl", b'{"txt": "ok"}\n', "a.jsonl:1"),
         ("a.jsonl", b'["text"]\n', "a.jsonl:1"),
+        ("a.jsonl", b'{"text": "\\ud800"}\n', "a.jsonl:1"),
+        ("a.jsonl", b'{"text": "\xff"}\n', "a.jsonl:1"),
+        ("a.jsonl.zst", b"not zst", "a.jsonl.zst: unreadable"),
         ("a.txt.xz", b"not xz", "a.txt.xz: unreadable"),
         ("a.txt.xz", lzma.compress(b"cut short" * 99)[:-9], "a.txt.xz: unreadable"),
         ("a.txt.gz", gzip.compress(b"cut short" * 99)[:-9], "a.txt.gz: unreadable"),
@@ -157,7 +165,7 @@ def test_large_vocabularies_take_four_bytes(tmp_path: Path, fsdp: Any) -> None:
     ],
 )
 def test_bad_input_is_one_line(tmp_path: Path, name: str, content: bytes, part: str) -> None:
-    if name.endswith(".parquet"):
+    if name.endswith((".parquet", ".zst")):
         pytest.importorskip("pyarrow")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / name).write_bytes(content)
@@ -180,6 +188,8 @@ def test_bad_input_is_one_line(tmp_path: Path, name: str, content: bytes, part: 
         (["--tokenizer", str(RECIPE / "config.yaml")], 65, "not a tokenizer.json"),
         (["--end", "<nothing>"], 65, "has no token <nothing>"),
         (["--outt"], 64, "unrecognized arguments"),
+        (["--validation", "0.9"], 64, "not from 0 to 0.5"),
+        (["--workers", "0"], 64, "at least 1"),
         (["--out", "/proc/nowhere"], 74, "/proc/nowhere"),
     ],
 )
@@ -203,28 +213,118 @@ def test_parquet_without_the_column(tmp_path: Path) -> None:
         assert err.count("\n") == 1
 
 
-def test_killed_in_the_middle_leaves_nothing_that_looks_ready(tmp_path: Path, fsdp: Any) -> None:
+def write_much(folder: Path) -> None:
+    """300 kB in files of all kinds, with lines that end anywhere."""
+    folder.mkdir()
+    verses = [f"{n}: {text}" * (1 + n % 7) for n, text in enumerate(TEXTS * 300)]
+    lines = [json.dumps({"text": text}) for text in verses]
+    (folder / "a.jsonl").write_text("\n".join(lines))  # the last line has no end
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress("\n".join(lines[:50]).encode()))
+    (folder / "c").mkdir()
+    for number in range(20):
+        (folder / "c" / f"{number:02d}.txt").write_text(verses[number], encoding="utf-8")
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": verses}), folder / "d.parquet", row_group_size=100)
+    with pa.output_stream(str(folder / "e.jsonl.zst"), compression="zstd") as file:
+        file.write("\n".join(lines[50:99]).encode())
+
+
+@pytest.fixture(scope="module")
+def much(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(input, what one worker makes of it in one part)."""
+    folder = tmp_path_factory.mktemp("much")
+    write_much(folder / "in")
+    words = ("--input", folder / "in", "--validation", "0.1", "--workers", "1")
+    code, out, err = prepare(*words, "--out", folder / "out", "--part-mb", "1000")
+    assert (code, err) == (0, "")
+    assert "for validation" in out
+    return folder / "in", folder / "out"
+
+
+def assert_same(one: Path, other: Path) -> None:
+    names = sorted(path.name for path in one.iterdir())
+    assert names == ["meta.json", "tokens.bin", "tokens.idx", "validation.bin", "validation.idx"]
+    assert sorted(path.name for path in other.iterdir()) == names
+    for name in names:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("part_mb", ["0.0001", "0.02"])
+def test_the_result_is_the_same_whatever_the_number_of_workers(
+    much: tuple[Path, Path], tmp_path: Path, part_mb: str, fsdp: Any
+) -> None:
+    """In parts of 100 bytes nearly every line is cut; 2,000 parts are left to one worker."""
+    if part_mb == "0.0001":
+        found: list[str] = []
+        for path in sorted((much[0]).glob("*.jsonl")):
+            for piece in fsdp.documents.pieces(path, 100):
+                found += fsdp.documents.documents(piece, "text")
+        whole = fsdp.documents.Piece(path, 0, path.stat().st_size, 0)
+        assert found == list(fsdp.documents.documents(whole, "text"))
+        return
+    words = ("--input", much[0], "--validation", "0.1", "--workers", "3", "--part-mb", part_mb)
+    code, _, err = prepare(*words, "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert_same(much[1], tmp_path / "out")
+
+
+def test_validation_takes_documents_by_their_text_so_copies_stay_together(
+    much: tuple[Path, Path],
+) -> None:
+    meta = json.loads((much[1] / "meta.json").read_text())
+    splits = {}
+    for split, size in (("tokens", meta["num_tokens"]), ("validation", None)):
+        tokens = np.fromfile(much[1] / f"{split}.bin", dtype=meta["dtype"])
+        assert size in (None, len(tokens))
+        ends = np.flatnonzero(tokens == 0) + 1
+        splits[split] = {part.tobytes() for part in np.split(tokens, ends) if len(part)}
+    assert len(tokens) == meta["validation"]["num_tokens"]
+    assert len(splits["tokens"] | splits["validation"]) == 600
+    assert splits["tokens"].isdisjoint(splits["validation"])
+    assert 30 < len(splits["validation"]) < 90
+
+
+def test_killed_at_any_moment_it_goes_on_to_the_same_result(
+    much: tuple[Path, Path], tmp_path: Path, fsdp: Any
+) -> None:
+    """SIGKILL to the command alone; its workers must not go on behind its back."""
     out = tmp_path / "out"
+    words = ("--input", much[0], "--validation", "0.1", "--out", out, "--part-mb", "0.01")
+    total = len(fsdp.parts.plan(fsdp.documents.find_files([much[0]]), 10_000))
+    assert total > 12
+    for wanted in (0, 1, 3, total // 2, total - 2):  # parts that are there when it is killed
+        process = start(*words, "--workers", str(1 + wanted % 3))
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(list(out.glob(".parts.*/0*"))) < wanted:
+            assert process.poll() is None, "it ended before it could be killed"
+            assert time.monotonic() < deadline
+        process.kill()
+        process.communicate(timeout=TIMEOUT_S)  # until its workers have let go of its output
+        assert not (out / "meta.json").exists()
+        with pytest.raises(fsdp.errors.Stop, match=r"python prepare\.py"):
+            fsdp.data.read_meta(out)
+    code, said, err = prepare(*words)
+    assert (code, err) == (0, "")
+    assert "parts are there" in said.splitlines()[0]
+    assert_same(much[1], out)
+
+
+def test_a_line_is_named_by_its_number_in_the_file_wherever_it_was_cut(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    big = json.dumps({"text": "to be or not to be " * 1000})
-    with (tmp_path / "in" / "a.jsonl").open("w") as file:
-        for _ in range(600):  # 11 MB: three batches, so that tokens are on disk before the end
-            file.write(big + "\n")
-    words = ("--input", tmp_path / "in", "--tokenizer", TOKENIZER, "--out", out)
-    process = start(*words)
-    deadline = time.monotonic() + TIMEOUT_S
-    while not [p for p in out.glob(".tokens.bin.*.tmp") if p.stat().st_size]:
-        assert process.poll() is None, "it ended before it could be killed"
-        assert time.monotonic() < deadline
-    process.kill()
-    process.communicate()
-    assert not (out / "meta.json").exists()
-    assert not (out / "tokens.bin").exists()
-    with pytest.raises(fsdp.errors.Stop, match=r"python prepare\.py"):
-        fsdp.data.open_samples(out, 128, 0)
+    lines = [json.dumps({"text": f"line {n}"}) for n in range(400)]
+    lines[333] = "broken"
+    lines[390] = "broken too"
+    (tmp_path / "in" / "a.jsonl").write_text("\n".join(lines))
+    words = ("--input", tmp_path / "in", "--out", tmp_path / "out", "--part-mb", "0.001")
+    code, _, err = prepare(*words, "--workers", "2")
+    assert code == 65
+    assert "a.jsonl:334: expected" in err
+    assert err.count("\n") == 1
+    (tmp_path / "in" / "a.jsonl").write_text("\n".join(line for line in lines if line[0] == "{"))
     assert prepare(*words)[0] == 0
-    assert sorted(p.name for p in out.iterdir()) == ["meta.json", "tokens.bin", "tokens.idx"]
-    assert fsdp.data.open_samples(out, 128, 0).num_train > 1000
+    assert not list((tmp_path / "out").glob(".parts*"))  # those of the broken file neither
 
 
 def test_two_at_once_and_readers_never_see_half(tmp_path: Path, fsdp: Any) -> None:
@@ -233,7 +333,8 @@ def test_two_at_once_and_readers_never_see_half(tmp_path: Path, fsdp: Any) -> No
     sizes = set()
     while any(p.poll() is None for p in processes):
         if (out / "meta.json").exists():
-            sizes.add(fsdp.data.open_samples(out, 128, 0).num_train)
+            wanted = SimpleNamespace(dir=str(out), blend=None)
+            sizes.add(fsdp.data.open_samples(wanted, [out], 128, 0).num_train)
         time.sleep(0.002)
     assert [p.communicate()[1] for p in processes] == ["", ""]
     assert [p.returncode for p in processes] == [0, 0]
