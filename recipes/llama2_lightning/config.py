@@ -66,6 +66,7 @@ class Data:
     """Where the prepared tokens are."""
 
     dir: str
+    blend: dict[str, Any] | None  # folder in `dir`: weight; None: `dir` itself
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from typing_extensions import override
 
 import resume
+from batches import Batches
 from checkpoint import Saver, live_state, load
 from config import Config, Optim
 from data import MASK, Samples, as_int64
@@ -36,14 +37,15 @@ class Contract(pl.Callback):
         self,
         run: resume.Run,
         config: Config,
-        samples: Samples,
+        data: tuple[Samples, Batches],
         *,
         facts: dict[str, Any],
         saved: dict[str, Any],
         group: dist.ProcessGroup,
     ) -> None:
         """`saved` says where the run goes on, `facts` what must not change until it ends."""
-        self.run, self.config, self.samples = run, config, samples
+        self.run, self.config = run, config
+        self.samples, self.batches = data
         self.facts, self.group = facts, group
         self.step, self.consumed, self.loss = saved["step"], saved["consumed"], saved["loss"]
         self.started = 0.0
@@ -110,7 +112,8 @@ class Contract(pl.Callback):
         if leaving or last or self.step % config.checkpoint.every == 0:
             self.run.beat("save", self.step)
             counts = {"step": self.step, "consumed": self.consumed, "loss": self.loss}
-            self.saver.save(self.step, {"run": self.facts, **counts})
+            state = {"run": self.facts, **counts, "batches": self.batches.sizes}
+            self.saver.save(self.step, state)
         if leaving and not last:
             trainer.should_stop = True  # on all ranks, in the same training step
 
@@ -141,6 +144,8 @@ class Contract(pl.Callback):
             "lr": rate,
             "tokens": self.consumed * self.config.train.seq_len,
             "step_s": time.perf_counter() - self.started,
+            "first_sample": self.batches.first(self.run.batch(self.step)),
+            "num_samples": self.config.train.global_batch,
             "samples": f"{seen & MASK:016x}",  # who saw what, over all ranks
         }
 
@@ -157,9 +162,8 @@ class Contract(pl.Callback):
         total = torch.zeros((), dtype=torch.float64, device=module.device)
         for first in range(run.rank * size, -(-num // stride) * stride, stride):
             numbers = range(first, first + size)
-            ids = [samples.num_train + n % num for n in numbers]
             counts = torch.tensor([n < num for n in numbers], device=module.device)
-            tokens = torch.from_numpy(samples.fetch(ids)).to(module.device)
+            tokens = torch.from_numpy(samples.fetch(samples.eval_ids(numbers))).to(module.device)
             total += (module.sample_losses(tokens) * counts).sum()
         dist.all_reduce(total)
         return total.item() / num

@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 
@@ -135,7 +136,8 @@ def _typed(where: str, value: Any, wanted: Any) -> Any:
             return float(value)  # YAML reads 1e-5 (no dot) as a string
         except (TypeError, ValueError):
             pass
-    allowed = get_args(wanted) or (wanted,)
+    choices = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
+    allowed = tuple(get_origin(choice) or choice for choice in choices)
     if type(value) in allowed:
         return value
     names = " or ".join(t.__name__ for t in allowed)

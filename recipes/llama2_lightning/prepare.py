@@ -3,49 +3,51 @@
     python prepare.py                                        the plays that come with the recipe
     python prepare.py --input my.jsonl --tokenizer tokenizer.json
     python prepare.py --input texts/ --tokenizer llama2/tokenizer.model --out /shared/data
+    python prepare.py --input web/ --validation 0.001 --workers 64 --out /shared/web
 
 Input: files or folders of .txt (one document each), .jsonl (field `text`) or .parquet (column
-`text`); .txt and .jsonl may be compressed (.xz, .gz). Tokenizer: a Hugging Face tokenizer.json or
-a sentencepiece .model such as that of Llama 2. Output: tokens.bin (all documents in order of file
-name, each followed by the end-of-document token), tokens.idx (with it, a data set as Megatron has
-them) and meta.json. They appear whole or not at all, so the command may be killed at any moment and
-may run on several nodes at once.
+`text`); .txt and .jsonl may be compressed (.xz, .gz, .zst). Tokenizer: a Hugging Face
+tokenizer.json or a sentencepiece .model such as that of Llama 2. Output: tokens.bin (all documents
+in order of file name, each followed by the end-of-document token), tokens.idx (with it, a data set
+as Megatron has them), the same for validation where that is asked for, and meta.json. They appear
+whole or not at all. The command may be killed at any moment: give it again, and it goes on with the
+parts that are not done. It may run on several nodes at once.
 """
 
 import argparse
-import gzip
 import hashlib
 import json
-import lzma
 import os
-import socket
+import shutil
 import sys
-import zlib
+import time
 from array import array
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
+from documents import bad, find_files
 from errors import Stop
 from megatron_index import token_dtype, write_index
+from parts import (
+    TRAIN,
+    VALIDATION,
+    Part,
+    Task,
+    make_all,
+    own_name,
+    part_name,
+    parts_done,
+    plan,
+    remove_leftovers,
+    sync,
+)
+from tokenizer import load_tokenizer
 
 HERE = Path(__file__).resolve().parent
-KINDS = (".txt", ".jsonl", ".parquet", ".txt.xz", ".jsonl.xz", ".txt.gz", ".jsonl.gz")
-END_NAMES = ("<eod>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
-BATCH_CHARS = 1 << 22  # text that is tokenized at once: enough for all cores, little memory
-
-
-@dataclass(frozen=True)
-class Tokenizer:
-    """A batch of texts to token numbers, whatever library does it."""
-
-    encode: Callable[[list[str]], list[list[int]]]
-    vocab_size: int
-    end: int
+COPY_BYTES = 1 << 24
+TALK_S = 5.0
 
 
 class Usage(argparse.ArgumentParser):
@@ -59,23 +61,22 @@ class Usage(argparse.ArgumentParser):
 def main(words: list[str]) -> None:
     """Prepare, unless the output is there already."""
     options = parse(words)
-    have = read_meta(options.out)
+    out: Path = options.out
+    have = read_meta(out)
     if options.input is None and have is not None:
         # Without arguments: make sure that there is data. Never replace somebody's own by plays.
-        print(f"{options.out} is there: {have['num_tokens']:,} tokens")
+        print(f"{out} is there: {have['num_tokens']:,} tokens")
         return
     files = find_files(options.input or [HERE / "corpus"])
-    tokenizer_file: Path = options.tokenizer
-    if not tokenizer_file.is_file():
-        raise _bad(tokenizer_file, "file not found", "name a tokenizer.json or a .model file")
-    source = digest_source([tokenizer_file, *files], options.end)
-    out: Path = options.out
+    if not options.tokenizer.is_file():
+        raise bad(options.tokenizer, "file not found", "name a tokenizer.json or a .model file")
+    source = source_of(options, files)
     if have is not None and have.get("source") == source:
         print(f"{out} is up to date: {have['num_tokens']:,} tokens")
         return
-    tokenizer = load_tokenizer(tokenizer_file, options.end)
-    meta = write_tokens(out, files, tokenizer, {"source": source, "tokenizer": tokenizer_file.name})
-    print(f"{out}: {meta['num_tokens']:,} tokens of {len(files)} files, {meta['dtype']}")
+    meta = prepare(options, files, source)
+    held = f", {meta['validation']['num_tokens']:,} for validation" if meta["validation"] else ""
+    print(f"{out}: {meta['num_tokens']:,} tokens of {len(files)} files{held}, {meta['dtype']}")
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -88,196 +89,148 @@ def parse(words: list[str]) -> argparse.Namespace:
     tokenizer = HERE / "corpus" / "tokenizer.json"
     out = Path(os.environ.get("MUSTER_RECIPE_DIR") or HERE) / "data"
     parser.add_argument("--input", type=Path, nargs="+", metavar="PATH")
+    parser.add_argument("--field", default="text", help="of .jsonl and .parquet (default: text)")
     parser.add_argument("--tokenizer", type=Path, default=tokenizer)
     parser.add_argument("--out", type=Path, default=out, help="default: data/ beside this file")
     parser.add_argument("--end", help="end-of-document token, where it cannot be guessed")
-    return parser.parse_args(words)
+    parser.add_argument(
+        "--validation",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="of the documents that is kept for evaluation, 0 to 0.5 (default: 0)",
+    )
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--workers", type=int, default=cores, help="default: one for each core")
+    parser.add_argument(
+        "--part-mb",
+        type=float,
+        default=64.0,
+        help="text that is done at once; a kill costs at most this much of each worker (64)",
+    )
+    options = parser.parse_args(words)
+    if not 0 <= options.validation <= 0.5:
+        parser.error(f"--validation {options.validation} is not from 0 to 0.5")
+    if options.workers < 1 or options.part_mb <= 0:
+        parser.error("--workers and --part-mb are at least 1")
+    return options
 
 
-def find_files(inputs: list[Path]) -> list[Path]:
-    """All files of a known kind, in order of name, so that every node sees the same order."""
-    files: list[Path] = []
-    for path in inputs:
-        if path.is_dir():
-            files += sorted(p for p in path.rglob("*") if p.name.endswith(KINDS))
-        elif path.is_file() and path.name.endswith(KINDS):
-            files.append(path)
-        elif path.exists():
-            raise _bad(path, "not a kind of file that I know", f"use {', '.join(KINDS)}")
-        else:
-            raise _bad(path, "file not found", "correct --input")
-    if not files:
-        raise _bad(inputs[0], "holds no text", f"put files there: {', '.join(KINDS)}")
-    return files
+def source_of(options: argparse.Namespace, files: list[Path]) -> str:
+    """What the result depends on; equal sources give equal tokens.
 
-
-def digest_source(files: list[Path], end: str | None) -> str:
-    """What the result depends on; equal sources give equal tokens."""
-    digest = hashlib.sha256(repr(end).encode())
+    Of the files their names, sizes and times: reading terabytes only to find that nothing has
+    changed would take hours.
+    """
+    digest = hashlib.sha256(options.tokenizer.read_bytes())
+    digest.update(repr((options.end, options.field, options.validation)).encode())
     for path in files:
-        with _reading(path), path.open("rb") as file:
-            while block := file.read(BATCH_CHARS):
-                digest.update(block)
+        facts = path.stat()
+        digest.update(repr((path.name, facts.st_size, facts.st_mtime_ns)).encode())
     return digest.hexdigest()
 
 
-def documents(path: Path) -> Iterator[str]:
-    """The documents of one file.
+def prepare(options: argparse.Namespace, files: list[Path], source: str) -> dict[str, Any]:
+    """Make all parts, then put them together; returns the content of meta.json.
 
     Raises:
-        Stop: naming file and line of what cannot be read (65).
+        Stop: something cannot be read (65) or written (74).
     """
-    if path.name.endswith(".parquet"):
-        yield from _parquet(path)
-        return
-    opener: Any = {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, open)
-    with _reading(path), opener(path, "rt", encoding="utf-8", newline=None) as file:
-        if ".jsonl" in path.suffixes:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield _json_text(path, number, line)
-        else:
-            yield file.read()
-
-
-def _json_text(path: Path, number: int, line: str) -> str:
+    out: Path = options.out
+    tokenizer = load_tokenizer(options.tokenizer, options.end)
+    parts = plan(files, max(1, int(options.part_mb * 1e6)))
+    folder = out / f".parts.{source[:16]}.{options.part_mb:g}"
+    task = Task(folder, options.tokenizer, options.end, options.field, options.validation)
+    facts = {
+        "dtype": token_dtype(tokenizer.vocab_size).name,
+        "vocab_size": tokenizer.vocab_size,
+        "eod": tokenizer.end,
+        "source": source,
+        "tokenizer": options.tokenizer.name,
+        "tokenizer_sha256": hashlib.sha256(options.tokenizer.read_bytes()).hexdigest(),
+    }
     try:
-        text = json.loads(line)["text"]
-    except (ValueError, KeyError, TypeError):
-        text = None
-    if not isinstance(text, str):
-        what = 'expected a JSON object with a string field "text"'
-        raise _bad(f"{path}:{number}", what, "correct or delete the line")
-    return text
-
-
-def _parquet(path: Path) -> Iterator[str]:
-    try:
-        import pyarrow as pa  # noqa: PLC0415  (large, and only for this kind of file)
-        import pyarrow.parquet as pq  # noqa: PLC0415
-    except ImportError:
-        raise _missing("pyarrow", path) from None
-    try:
-        table = pq.ParquetFile(path)
-        if "text" not in table.schema_arrow.names:
-            raise _bad(path, "has no column 'text'", "rename the column that holds the text")
-        for batch in table.iter_batches(columns=["text"], batch_size=1024):
-            for text in batch.column(0).to_pylist():
-                if not isinstance(text, str):
-                    raise _bad(path, "column 'text' holds something else", "make it strings")
-                yield text
-    except (pa.ArrowException, OSError) as error:
-        raise _bad(path, f"unreadable: {error}", "repair or remove the file") from None
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn what goes wrong while reading a file into one line."""
-    try:
-        yield
-    except (OSError, UnicodeDecodeError, lzma.LZMAError, zlib.error, EOFError) as error:
-        raise _bad(path, f"unreadable: {error}", "repair or remove the file") from None
-
-
-def load_tokenizer(path: Path, end: str | None) -> Tokenizer:
-    """A tokenizer from its file; the end of a document is `end`, or the one it knows."""
-    load = _load_sentencepiece if path.suffix == ".model" else _load_huggingface
-    return load(path, end)
-
-
-def _load_huggingface(path: Path, end: str | None) -> Tokenizer:
-    try:
-        from tokenizers import Tokenizer as HuggingFace  # noqa: PLC0415  (only one of the two)
-    except ImportError:
-        raise _missing("tokenizers", path) from None
-    try:
-        tokenizer = HuggingFace.from_file(str(path))
-    except Exception as error:  # noqa: BLE001  (the library raises plain Exception)
-        raise _bad(path, f"not a tokenizer.json: {error}", "name another file") from None
-    ends = [tokenizer.token_to_id(name) for name in ([end] if end else END_NAMES)]
-    known = [number for number in ends if number is not None]
-
-    def encode(texts: list[str]) -> list[list[int]]:
-        return [found.ids for found in tokenizer.encode_batch(texts, add_special_tokens=False)]
-
-    return Tokenizer(encode, tokenizer.get_vocab_size(), _end(path, known, end))
-
-
-def _load_sentencepiece(path: Path, end: str | None) -> Tokenizer:
-    try:
-        import sentencepiece  # noqa: PLC0415  (only one of the two)
-    except ImportError:
-        raise _missing("sentencepiece", path) from None
-    try:
-        pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    except (OSError, RuntimeError) as error:
-        raise _bad(path, f"not a sentencepiece model: {error}", "name another file") from None
-    number = pieces.piece_to_id(end) if end else pieces.eos_id()
-    known = [] if number < 0 or (end and number == pieces.unk_id()) else [number]
-    return Tokenizer(pieces.encode, pieces.vocab_size(), _end(path, known, end))
-
-
-def _end(path: Path, known: list[int], asked: str | None) -> int:
-    if not known:
-        what = f"has no token {asked}" if asked else f"has none of {', '.join(END_NAMES)}"
-        raise _bad(path, what, "name its end-of-document token with --end")
-    return known[0]
-
-
-def write_tokens(
-    out: Path, files: list[Path], tokenizer: Tokenizer, facts: dict[str, Any]
-) -> dict[str, Any]:
-    """Write the tokens, then meta.json; a reader that finds meta.json finds the tokens too."""
-    dtype = token_dtype(tokenizer.vocab_size)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(out)
-        writing = {name: _own_name(out, name) for name in ("tokens.bin", "tokens.idx")}
-        digest, lengths = hashlib.sha256(), array("i")
-        with writing["tokens.bin"].open("wb") as file:
-            for batch in _batches(files):
-                for ids in tokenizer.encode(batch):
-                    block = np.array([*ids, tokenizer.end], dtype=dtype).tobytes()
-                    file.write(block)
-                    digest.update(block)
-                    lengths.append(len(ids) + 1)
-        write_index(writing["tokens.idx"], dtype, lengths)
-        meta = {
-            "dtype": dtype.name,
-            "num_tokens": sum(lengths),
-            "vocab_size": tokenizer.vocab_size,
-            "eod": tokenizer.end,
-            "sha256": digest.hexdigest(),
-            **facts,
-        }
-        publish(out, writing, meta)
+        remove_leftovers(folder)
+        make_parts(task, parts, options.workers)
+        meta = put_together(out, folder, len(parts), facts)
     except OSError as error:
+        have = read_meta(out)
+        if have is not None and have.get("source") == source:
+            return have  # another node has finished the same, and removed the parts
         fix = "free space there, or name another folder with --out"
         raise Stop(Stop.STORAGE, f"prepare.py: {out}", str(error), fix) from None
+    for old in out.glob(".parts.*"):
+        shutil.rmtree(old, ignore_errors=True)
+    return meta
+
+
+def make_parts(task: Task, parts: list[Part], workers: int) -> None:
+    """Make the parts that are not there, and say now and then how far that is."""
+    there = parts_done(task, len(parts))
+    if there:
+        print(f"goes on: {len(there)} of {len(parts)} parts are there", flush=True)
+    needed = [number for number in range(len(parts)) if number not in there]
+    sizes = [sum(piece.num_bytes for piece in part) for part in parts]
+    left = sum(sizes[number] for number in needed)
+    started = said = time.monotonic()
+    made = 0
+    for count, number in enumerate(make_all(task, parts, needed, workers), len(there) + 1):
+        made, left = made + sizes[number], left - sizes[number]
+        now = time.monotonic()
+        if now - said >= TALK_S and count < len(parts):
+            said, rate = now, max(made, 1) / (now - started)
+            speed = f"{rate / 1e6:.1f} MB/s, {left / rate / 60:.0f} min left"
+            print(f"{count} of {len(parts)} parts, {speed}", flush=True)
+
+
+def put_together(out: Path, folder: Path, num_parts: int, facts: dict[str, Any]) -> dict[str, Any]:
+    """Write the tokens, then meta.json; a reader that finds meta.json finds the tokens too."""
+    writing: dict[str, Path] = {}
+    splits: dict[str, dict[str, Any]] = {}
+    dtype = np.dtype(facts["dtype"])
+    for split in (TRAIN, VALIDATION):
+        tokens, index = (own_name(out / f"{split}.{end}") for end in ("bin", "idx"))
+        digest, lengths = hashlib.sha256(), array("i")
+        with tokens.open("wb") as file:
+            for number in range(num_parts):
+                part = folder / part_name(number)
+                lengths.frombytes((part / f"{split}.len").read_bytes())
+                with (part / f"{split}.bin").open("rb") as source:
+                    while block := source.read(COPY_BYTES):
+                        file.write(block)
+                        digest.update(block)
+        if split == VALIDATION and not lengths:
+            tokens.unlink()
+            continue
+        write_index(index, dtype, lengths)
+        writing |= {f"{split}.bin": tokens, f"{split}.idx": index}
+        splits[split] = {"num_tokens": sum(lengths), "sha256": digest.hexdigest()}
+    meta = {**facts, **splits[TRAIN], "validation": splits.get(VALIDATION)}
+    publish(out, writing, meta)
     return meta
 
 
 def publish(out: Path, writing: dict[str, Path], meta: dict[str, Any]) -> None:
     """Put finished files in place by renaming. Another node may do the same at the same time."""
     for path in writing.values():
-        _sync(path)
+        sync(path)
     have = read_meta(out)
-    if have is not None and have.get("sha256") != meta["sha256"]:
+    if have is not None and [have.get(k) for k in ("sha256", "validation")] != [
+        meta[k] for k in ("sha256", "validation")
+    ]:
         (out / "meta.json").unlink(missing_ok=True)  # never let it describe other tokens
     for name, path in writing.items():
         path.replace(out / name)
-    meta_writing = _own_name(out, "meta.json")
+    meta_writing = own_name(out / "meta.json")
     meta_writing.write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
-    _sync(meta_writing)
+    sync(meta_writing)
     meta_writing.replace(out / "meta.json")
-    _sync(out)
-
-
-def _sync(path: Path) -> None:
-    """Force a file, or a folder's names, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
+    if not meta["validation"]:
+        for old in out.glob(f"{VALIDATION}.*"):
+            old.unlink(missing_ok=True)  # of before; nobody reads it now
+    sync(out)
 
 
 def read_meta(out: Path) -> dict[str, Any] | None:
@@ -288,41 +241,6 @@ def read_meta(out: Path) -> dict[str, Any] | None:
         return meta if (out / "tokens.bin").stat().st_size == size else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _batches(files: list[Path]) -> Iterator[list[str]]:
-    batch, chars = [], 0
-    for path in files:
-        for text in documents(path):
-            batch.append(text)
-            chars += len(text)
-            if chars >= BATCH_CHARS:
-                yield batch
-                batch, chars = [], 0
-    if batch:
-        yield batch
-
-
-def _own_name(out: Path, name: str) -> Path:
-    """A name that no other process on any node uses."""
-    return out / f".{name}.{socket.gethostname()}.{os.getpid()}.tmp"
-
-
-def remove_leftovers(out: Path) -> None:
-    """Delete what killed runs on this node left; those of other nodes may still be written."""
-    for path in out.glob(f".*.{socket.gethostname()}.*.tmp"):
-        pid = path.name.split(".")[-2]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            path.unlink(missing_ok=True)
-
-
-def _bad(where: Path | str, what: str, fix: str) -> Stop:
-    return Stop(Stop.DATA, f"prepare.py: {where}", what, fix)
-
-
-def _missing(package: str, path: Path) -> Stop:
-    what = f"the Python package {package} is not installed"
-    return Stop(Stop.UNAVAILABLE, f"prepare.py: {path}", what, f"pip install {package}")
 
 
 if __name__ == "__main__":

@@ -40,11 +40,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from backend import backend_name
+from batches import Batches, go_on
 from checkpoint import compare, read_facts
 from config import Config, accumulation
 from config import load as load_config
 from contract import Contract
-from data import Samples, digest, open_samples, own_positions, sample_id
+from data import Samples, digest, open_samples, own_positions
 from environment import Started
 from errors import Stop
 from model import Llama
@@ -62,9 +63,10 @@ def train(run: resume.Run, config: Config) -> None:
     samples = agreed(lambda: open_data(run, config))
     facts = run_facts(config, samples)
     saved = agreed(lambda: read_checkpoint(run, facts))
+    batches = agreed(lambda: next_batches(run, config, saved))
 
     module = Pretraining(config)
-    contract = Contract(run, config, samples, facts=facts, saved=saved, group=group)
+    contract = Contract(run, config, (samples, batches), facts=facts, saved=saved, group=group)
     quieten()
     trainer = pl.Trainer(
         accelerator=device.type,
@@ -84,7 +86,7 @@ def train(run: resume.Run, config: Config) -> None:
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
-    stream = Stream(run, config, samples, saved["step"], num_passes)
+    stream = Stream(run, config, samples, batches, saved["step"], num_passes)
     trainer.fit(module, train_dataloaders=stream)
 
     run.beat("save", contract.step)
@@ -126,9 +128,8 @@ def connect(run: resume.Run, config: Config) -> tuple[torch.device, dist.Process
 
 def open_data(run: resume.Run, config: Config) -> Samples:
     """Prepared data of the folder the user submitted, or else beside this file."""
-    places = [base / config.data.dir for base in (run.recipe_dir, HERE)]
-    place = next((p for p in places if (p / "meta.json").is_file()), places[0])
-    samples = open_samples(place, config.train.seq_len, config.eval.samples)
+    places = (run.recipe_dir, HERE)
+    samples = open_samples(config.data, places, config.train.seq_len, config.eval.samples)
     if samples.vocab_size > config.model.vocab_size:
         what = f"the data has {samples.vocab_size} tokens, the model {config.model.vocab_size}"
         raise Stop(Stop.CONFIG, "model.vocab_size", what, f"set it to {samples.vocab_size}")
@@ -137,22 +138,28 @@ def open_data(run: resume.Run, config: Config) -> Samples:
 
 def run_facts(config: Config, samples: Samples) -> dict[str, Any]:
     """What must stay the same from the first training step to the last."""
-    names = ("seq_len", "global_batch", "seed")
+    names = ("seq_len", "seed")
     return {
         **{f"model.{key}": value for key, value in asdict(config.model).items()},
         **{f"train.{name}": getattr(config.train, name) for name in names},
         "eval.samples": config.eval.samples,
-        "data.sha256": samples.sha256,
+        **samples.facts,
     }
 
 
 def read_checkpoint(run: resume.Run, facts: dict[str, Any]) -> dict[str, Any]:
     """Step, consumed samples and loss to go on from; refuses a checkpoint of another run."""
     if run.resume is None:
-        return {"step": 0, "consumed": 0, "loss": None}
+        return {"step": 0, "consumed": 0, "loss": None, "batches": None}
     saved = read_facts(run.resume)
     compare(run.resume, saved["run"], facts)
     return saved
+
+
+def next_batches(run: resume.Run, config: Config, saved: dict[str, Any]) -> Batches:
+    """Batches of this size from here on; those before the checkpoint keep theirs."""
+    size = config.train.global_batch
+    return go_on(saved["batches"], run.batch(saved["step"]), size, run.skip)
 
 
 def quieten() -> None:
@@ -168,6 +175,7 @@ class Stream:
     run: resume.Run
     config: Config
     samples: Samples
+    batches: Batches
     step: int
     num_passes: int
 
@@ -175,11 +183,11 @@ class Stream:
         run, train, samples = self.run, self.config.train, self.samples
         for step in range(self.step + 1, train.steps + 1):
             # Batch and training step have the same number, unless data is left out on purpose.
-            first = (run.batch(step) - 1) * train.global_batch
+            first = self.batches.first(run.batch(step))
             for positions in own_positions(
                 first, train.micro_batch, self.num_passes, run.rank, run.world_size
             ):
-                ids = [sample_id(p, samples.num_train, train.seed) for p in positions]
+                ids = samples.order(positions, train.seed)
                 tokens = torch.from_numpy(samples.fetch(ids))
                 yield Pass(tokens, digest(positions, ids, first))
 

@@ -11,12 +11,8 @@ import itertools
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import traceback
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +20,7 @@ import numpy as np
 import pytest
 
 import resume
+from tests.harness.child import LIMIT_S, in_child
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("megatron.core")
@@ -42,7 +39,6 @@ SMALL = [
     "checkpoint.mode=sync",
     "log.tensorboard=false",
 ]
-LIMIT_S = 300
 
 
 @pytest.fixture(scope="module")
@@ -51,28 +47,6 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, str(RECIPE / "prepare.py"), "--out", str(out)]
     subprocess.run(command, check=True, timeout=LIMIT_S, capture_output=True)
     return out
-
-
-def in_child(work: Callable[[], Any]) -> Any:
-    """What the work returns, from a fork; an exception there becomes a text that begins with !"""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reading)
-        signal.alarm(LIMIT_S)
-        warnings.simplefilter("ignore")  # before.py does it for a run
-        try:
-            found = work()
-        except BaseException as error:  # noqa: BLE001  (it is the result)
-            found = f"!{type(error).__name__}: {error}\n{traceback.format_exc()}"
-        with os.fdopen(writing, "w") as pipe:
-            pipe.write(json.dumps(found))
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        text = pipe.read()
-    _, status = os.waitpid(pid, 0)
-    return json.loads(text) if text else f"!ended with status {status}"
 
 
 def make_run(folder: Path, checkpoint: Path | None = None) -> resume.Run:

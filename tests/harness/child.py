@@ -1,0 +1,53 @@
+"""Work in a forked child: what it changes in libraries, or leaves open, ends with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+LIMIT_S = 300
+
+
+@dataclass(frozen=True)
+class Child:
+    """A child that is at work."""
+
+    pid: int
+    reading: int
+
+    def result(self) -> Any:
+        """What the work returns; a text that begins with ! for an exception, or any other end."""
+        with os.fdopen(self.reading) as pipe:
+            text = pipe.read()
+        _, status = os.waitpid(self.pid, 0)
+        return json.loads(text) if text else f"!ended with {os.waitstatus_to_exitcode(status)}"
+
+
+def start(work: Callable[[], Any]) -> Child:
+    """Begin the work, which returns what JSON can hold."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        signal.alarm(LIMIT_S)
+        warnings.simplefilter("ignore")  # before.py does it for a run
+        try:
+            found = work()
+        except BaseException as error:  # noqa: BLE001  (it is the result)
+            found = f"!{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        with os.fdopen(writing, "w") as pipe:
+            pipe.write(json.dumps(found))
+        os._exit(0)
+    os.close(writing)
+    return Child(pid, reading)
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """What the work returns, from a fork; an exception there becomes a text that begins with !"""
+    return start(work).result()
