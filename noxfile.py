@@ -67,7 +67,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style and types of Python, style of bash, and links."""
+    """Check style and types of Python, style of bash, batch scripts, and links."""
     CPU.run(session, "-m", "ruff", "check", ".")
     CPU.run(session, "-m", "ruff", "format", "--check", ".")
     typed = [name for name in (*archive.PACKAGES, "tests") if any((ROOT / name).rglob("*.py"))]
@@ -81,6 +81,7 @@ def lint(session: nox.Session) -> None:
     files = scripts.shell_scripts()
     session.run("shellcheck", "-x", *files, external=True)
     session.run("shfmt", "-i", "2", "-ci", "-d", *files, external=True)
+    CPU.run(session, "-m", "muster", "lint", *scripts.batch_scripts())
     CPU.run(session, "-m", "pytest", "-q", "tests/docs/test_links.py")
 
 

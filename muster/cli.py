@@ -15,7 +15,7 @@ from typing import Optional
 
 from muster.errors import MusterError
 
-MODULES = ("resume.cli", "healthcheck.cli", "lifecycle.cli", "muster.cluster.cli")
+MODULES = ("resume.cli", "healthcheck.cli", "lifecycle.cli", "muster.cluster.cli", "slurm.cli")
 ALONE = {"check": "healthcheck.cli", "guard": "resume.cli", "caretake": "resume.cli"}
 """Verbs that nodes start all the time: each loads the module that has it, and no other."""
 

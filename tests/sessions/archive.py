@@ -11,7 +11,7 @@ import nox
 
 from tests.sessions.environment import CPU, ROOT
 
-PACKAGES = ("muster", "healthcheck", "lifecycle", "resume")
+PACKAGES = ("muster", "healthcheck", "lifecycle", "resume", "slurm")
 # A zip file knows no date before this one; one fixed date makes the archive reproducible.
 ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 

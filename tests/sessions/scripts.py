@@ -20,9 +20,24 @@ def tracked_files() -> list[str]:
     return sorted(name for name in names.split("\0") if (ROOT / name).is_file())
 
 
+PLANTED = "tests/data/sbatch/"
+"""Batch scripts with faults in them, on purpose."""
+
+
 def shell_scripts() -> list[str]:
     """Every bash file, by suffix or first line."""
-    return [name for name in tracked_files() if is_shell(ROOT / name)]
+    return [
+        name for name in tracked_files() if not name.startswith(PLANTED) and is_shell(ROOT / name)
+    ]
+
+
+def batch_scripts() -> list[str]:
+    """What somebody may give to sbatch."""
+    return [
+        name
+        for name in tracked_files()
+        if name.endswith(".sbatch") and not name.startswith("tests/data/")
+    ]
 
 
 def is_shell(path: Path) -> bool:

@@ -31,7 +31,15 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "healthcheck": NOUNS,
     "resume": (*NOUNS, "healthcheck"),
     "lifecycle": (*NOUNS, "healthcheck"),
-    "muster.cli": (*ERRORS_AND_PROCESS, "muster.cluster", "healthcheck", "lifecycle", "resume"),
+    "slurm": (*NOUNS, "lifecycle.description"),
+    "muster.cli": (
+        *ERRORS_AND_PROCESS,
+        "muster.cluster",
+        "healthcheck",
+        "lifecycle",
+        "resume",
+        "slurm",
+    ),
     "muster.__main__": ("muster.cli",),
 }
 # What hosts have besides the standard library, and who may use it.
@@ -42,7 +50,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "boto3": ("resume.s3",),
     "botocore": ("resume.s3",),
 }
-PACKAGES = ("muster", "healthcheck", "lifecycle", "resume")
+PACKAGES = ("muster", "healthcheck", "lifecycle", "resume", "slurm")
 
 
 def module_name(path: Path) -> str:

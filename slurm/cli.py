@@ -1,0 +1,73 @@
+"""`muster lint FILE...`: what will go wrong with a batch script, and when."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from muster.errors import DataError, MusterError, UsageError
+from slurm.files import replace
+from slurm.lint import catalogue
+from slurm.lint.finding import ERROR, SEVERITIES, WARNING, Finding
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `lint`."""
+    text = "what will go wrong with a batch script, and when"
+    lint = subparsers.add_parser("lint", help=text, description=text)
+    lint.set_defaults(verb="lint", func=_lint)
+    lint.add_argument("files", nargs="*", metavar="FILE", type=Path)
+    lint.add_argument("--fix", action="store_true", help="make the edits that are safe")
+    lint.add_argument("--json", action="store_true", help="a list of findings as JSON")
+    lint.add_argument("--list", action="store_true", help="every rule, with its reason")
+    lint.add_argument(
+        "--level", choices=SEVERITIES, default=WARNING, help="error: leave warnings out"
+    )
+
+
+def _lint(args: argparse.Namespace) -> int:
+    if args.list:
+        print("\n".join(catalogue.lines()))
+        return 0
+    if not args.files:
+        raise UsageError("no file", "there is nothing to look at", "muster lint run.sbatch")
+    found: list[Finding] = []
+    problems: list[MusterError] = []
+    for path in args.files:
+        try:
+            found += _one(path, fix=args.fix)
+        except MusterError as error:  # noqa: PERF203 - the other files are looked at all the same
+            problems.append(error)
+    shown = [one for one in found if args.level == WARNING or one.rule.severity == ERROR]
+    if args.json:
+        print(json.dumps([one.to_json() for one in shown], indent=1))
+    else:
+        for one in shown:
+            print(_printable(str(one)))
+    for problem in problems:
+        print(_printable(f"muster lint: {problem}"), file=sys.stderr)
+    return problems[0].code if problems else int(bool(shown))
+
+
+def _printable(text: str) -> str:
+    """One line, whatever was in the name of a file."""
+    line = " ".join(text.split())
+    return line.encode("utf-8", "backslashreplace").decode()
+
+
+def _one(path: Path, *, fix: bool) -> list[Finding]:
+    from slurm.lint.linter import fixed, lint  # noqa: PLC0415  (every start of muster is paid for)
+
+    try:
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(str(path), reason, "name batch scripts that you can read") from None
+    if fix:
+        better = fixed(data, str(path), Path.cwd())
+        replace(path, better)
+        data = better
+    return lint(data, str(path), Path.cwd())

@@ -1,0 +1,143 @@
+"""What a command really starts: the program behind exec, timeout and env, and the parts of srun."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Optional
+
+from slurm.lint.options import SRUN, Option, parse
+from slurm.lint.shell import Command, Word
+
+# Programs that start another one: options of theirs that take a value, and how many words of their
+# own stand before it.
+_WRAPPERS: dict[str, tuple[str, int]] = {
+    "exec": ("-a", 0),
+    "command": ("", 0),
+    "builtin": ("", 0),
+    "nohup": ("", 0),
+    "setsid": ("", 0),
+    "env": ("-u -C", 0),
+    "nice": ("-n", 0),
+    "ionice": ("-c -n", 0),
+    "timeout": ("-k -s", 1),
+    "stdbuf": ("-o -e -i", 0),
+    "numactl": ("-N -m -C", 0),
+    "taskset": ("", 1),
+    "sudo": ("-u -g", 0),
+}
+_EXPANSION = re.compile(r"\$\{?(\w+)(?:\[[@*]\])?\}?")
+_ARRAY = re.compile(r"\(?(.*?)\)?", re.DOTALL)
+# What does not train, however it is started.
+_SHORT_NAMES = (
+    "hostname nvidia-smi rocm-smi ls mkdir rm cp cat df du uname true echo date env id lscpu sleep "
+    "muster ibstat ibv_devinfo fi_info chmod ln mv touch rsync tar test which dcgmi enroot"
+)
+_SHORT = frozenset(_SHORT_NAMES.split())
+_LAUNCHER_NAMES = "srun torchrun mpirun mpiexec deepspeed accelerate composer ft_launcher"
+_LAUNCHERS = frozenset(_LAUNCHER_NAMES.split())
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a command starts.
+
+    Attributes:
+        command: the command it stands in.
+        name: without its folder; "" where there is none.
+        arguments: its own, variables that the script sets written out.
+        wrappers: exec, timeout, ... that start it.
+        word: where its name stands in the file.
+    """
+
+    command: Command
+    name: str
+    arguments: tuple[str, ...]
+    wrappers: frozenset[str]
+    word: Optional[Word]
+
+    @property
+    def line(self) -> int:
+        """Of the command."""
+        return self.command.line
+
+
+@dataclass(frozen=True)
+class Srun:
+    """One srun: its options by long name, and the words of what it starts."""
+
+    program: Program
+    options: Mapping[str, Option]
+    rest: tuple[str, ...]
+
+    @property
+    def line(self) -> int:
+        """Of the command."""
+        return self.program.line
+
+    @property
+    def auto_resume(self) -> bool:
+        """It asks for --auto-resume=1."""
+        return "auto-resume" in self.options and self.options["auto-resume"].value != "0"
+
+    @property
+    def short(self) -> bool:
+        """It only looks or prepares: one task, or a program that does not train."""
+        one = self.options.get("ntasks")
+        name = PurePosixPath(self.rest[0]).name if self.rest else ""
+        inside = self.program.command.depth > 0
+        return inside or name in _SHORT or (one is not None and one.value == "1")
+
+
+def program(command: Command, variables: Mapping[str, str]) -> Program:
+    """What a command starts."""
+    words = list(command.words)
+    wrappers = set()
+    while words and words[0].text in _WRAPPERS:
+        name = words.pop(0).text
+        wrappers.add(name)
+        valued, own = _WRAPPERS[name]
+        while words and (words[0].text.startswith("-") or _is_assignment(name, words[0].text)):
+            option = words.pop(0).text
+            if option in valued.split() and words:
+                words.pop(0)
+        del words[:own]
+    arguments = [text for word in words[1:] for text in expand(word.text, variables)]
+    head = words[0] if words else None
+    plain = head.text if head else ""
+    return Program(command, plain.rpartition("/")[2], tuple(arguments), frozenset(wrappers), head)
+
+
+def _is_assignment(wrapper: str, text: str) -> bool:
+    return wrapper in ("env", "sudo") and "=" in text
+
+
+def expand(text: str, variables: Mapping[str, str]) -> list[str]:
+    """A word that is nothing but a variable which the script sets, written out; else the word."""
+    match = _EXPANSION.fullmatch(text)
+    if not match or match[1] not in variables:
+        return [text]
+    value = variables[match[1]].strip()
+    inner = _ARRAY.fullmatch(value) if value.startswith("(") else None
+    return [word.strip("\"'") for word in (inner[1] if inner else value).split()]
+
+
+def srun(one: Program) -> Optional[Srun]:
+    """The parts of an srun; None: it is another program."""
+    if one.name != "srun":
+        return None
+    options, rest = parse(one.arguments, SRUN)
+    return Srun(one, {option.name: option for option in options}, tuple(rest))
+
+
+def is_launch(name: str, arguments: Sequence[str]) -> bool:
+    """Whether a program does the work of the job: its exit code is the job's."""
+    if name in _LAUNCHERS:
+        return True
+    if name == "muster":
+        return arguments[:1] in (("run",), ("srun",), ["run"], ["srun"])
+    if name.startswith("python"):
+        return any(a.endswith(".py") or a == "-m" for a in arguments[:6])
+    return False

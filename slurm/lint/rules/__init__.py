@@ -1,0 +1,1 @@
+"""The rules of `muster lint`. Every function marked with `@rule` in a module here is one."""

@@ -1,0 +1,138 @@
+"""`muster lint` on the command line: what it prints, its exit codes, and what --fix writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from muster import cli
+from slurm.lint.linter import fixed, lint, rules
+
+ROOT = Path(__file__).resolve().parents[3]
+FAULTS = sorted((ROOT / "tests" / "data" / "sbatch" / "faults").iterdir())
+BASE = (ROOT / "tests" / "data" / "sbatch" / "clean" / "plain.sbatch").read_text()
+FIX = "Fix: name batch scripts that you can read"
+FIXED = {
+    *("shebang", "shebang.blank_line", "line-ends", "line-ends.one_line", "open-mode"),
+    *("kill-on-bad-exit", "kill-on-bad-exit.array", "srun-wait", "cpus-not-inherited"),
+}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    path = tmp_path / "job.sbatch"
+    path.write_text(BASE.replace("#SBATCH --open-mode=append\n", ""))
+    return path
+
+
+@pytest.mark.parametrize("path", FAULTS, ids=lambda path: path.stem)
+def test_what_is_fixed_is_clean_and_still_a_script(path: Path) -> None:
+    data = path.read_bytes()
+    better = fixed(data, str(path), path.parent)
+    if path.stem not in FIXED:
+        assert better == data
+        return
+    assert lint(better, str(path), path.parent) == []
+    done = subprocess.run(["bash", "-n"], input=better, check=False, timeout=60)
+    assert done.returncode == 0
+    kept = [word for word in data.replace(b"\r", b"").split() if word in better.split()]
+    assert kept == data.replace(b"\r", b"").split()
+
+
+def test_what_only_a_job_that_is_kept_going_gets() -> None:
+    script = '#!/bin/bash\n#SBATCH --time=5:00:00 --open-mode=append\nexec muster run "$@"\n'
+    better = fixed(script.encode(), "job", Path("/")).decode().splitlines()
+    assert sorted(better[2:4]) == ["#SBATCH --requeue", "#SBATCH --signal=B:USR1@180"]
+    plain = script.replace("muster run", "python train.py").encode()
+    assert fixed(plain, "job", Path("/")) == plain
+
+
+def test_a_finding_is_one_line_with_place_rule_and_fix(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["lint", str(job)]) == 1
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out == (
+        f"{job}:8: warning: a requeue empties the log: --open-mode is not given [open-mode]. "
+        "Fix: add '#SBATCH --open-mode=append'\n"
+    )
+
+
+def test_fix_writes_the_file_once(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job.chmod(0o750)
+    assert cli.main(["lint", "--fix", str(job)]) == 0
+    first = job.read_bytes()
+    assert sorted(first.decode().splitlines()) == sorted(BASE.splitlines())
+    assert job.stat().st_mode & 0o777 == 0o750
+    before = job.stat().st_mtime_ns
+    assert cli.main(["lint", "--fix", str(job)]) == 0
+    assert (job.read_bytes(), job.stat().st_mtime_ns) == (first, before)
+
+
+def test_a_link_stays_a_link_and_a_full_disk_loses_nothing(
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, before = job.parent / "link", job.read_bytes()
+    link.symlink_to(job.name)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "disk full")))
+        assert cli.main(["lint", "--fix", str(link)]) == 73
+    assert capsys.readouterr().err.startswith(f"muster lint: {link}: cannot be written (disk full)")
+    assert job.read_bytes() == before
+    assert cli.main(["lint", "--fix", str(link)]) == 0
+    assert link.is_symlink()
+    assert job.read_bytes() != before
+    assert sorted(path.name for path in job.parent.iterdir()) == ["job.sbatch", "link"]
+
+
+def test_json(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["lint", "--json", str(job)]) == 1
+    (one,) = json.loads(capsys.readouterr().out)
+    assert (one["path"], one["line"], one["rule"]) == (str(job), 8, "open-mode")
+    assert (one["severity"], one["fixable"]) == ("warning", True)
+    assert sorted(one) == sorted(
+        ["path", "line", "rule", "severity", "says", "why", "fix", "fixable"]
+    )
+
+
+def test_only_errors(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["lint", "--level", "error", str(job)]) == 0
+    assert capsys.readouterr().out == ""
+    job.write_text(f"{BASE}\n#SBATCH --mem=0\n")
+    assert cli.main(["lint", "--level", "error", str(job)]) == 1
+
+
+def test_one_bad_file_hides_no_other(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    absent = job.parent / "absent"
+    assert cli.main(["lint", str(absent), str(job), str(job.parent)]) == 65
+    out, err = capsys.readouterr()
+    assert "[open-mode]" in out
+    assert err.splitlines() == [
+        f"muster lint: {absent}: No such file or directory. {FIX}",
+        f"muster lint: {job.parent}: Is a directory. {FIX}",
+    ]
+
+
+def test_no_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["lint"]) == 64
+    assert capsys.readouterr().err.startswith(
+        "muster lint: no file: there is nothing to look at. Fix: "
+    )
+
+
+def test_the_list_has_every_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["lint", "--list"]) == 0
+    out = capsys.readouterr().out
+    assert [one.name for one in rules() if f"\n{one.name} (" not in f"\n{out}"] == []
+
+
+def test_a_name_that_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(os.fsdecode(bytes(tmp_path) + b"/\xff\n.sbatch"))
+    path.write_bytes(b"\xff")
+    assert cli.main(["lint", str(path)]) == 1
+    assert capsys.readouterr().out.isascii()
