@@ -29,10 +29,13 @@ _SLURM_WAIT_S = 3.0
 _FRESH_S = 10.0
 SHARED_BY = 3  # so many nodes with the same finding have it from outside
 _SPARE_WAIT_S = 3.0  # a spare that is slow to answer must not hold up a restart
+_SUSPICIOUS_S = 1.2  # silence, where an answer is waited for; guards speak twice a second
 
 
 class Waiter(Protocol):
     """Who waits without falling silent: the supervisor."""
+
+    host: str
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Tick until the condition holds; False when it does not in time."""
@@ -69,6 +72,17 @@ class Allocation:
         """Whether the node accepts a connection on its slurmd port."""
         node = self.node_watch.nodes.get(name)
         return answers(node if node is not None else Node(name, frozenset(), name))
+
+    def without_answer(self, names: Sequence[str]) -> list[str]:
+        """Those that are silent, and whose slurmd does not answer either: nobody waits for them."""
+        host = self.waiter.host
+        silent = [n for n in names if n != host and self.fleet.silent_s(n) > _SUSPICIOUS_S]
+        if not silent:
+            return []
+        with ThreadPoolExecutor(min(8, len(silent))) as pool:
+            return [
+                name for name, there in zip(silent, pool.map(self.answers, silent)) if not there
+            ]
 
     def condemn(self, name: str, reason: str) -> None:
         """Never use this node again in this allocation, nor in a later one before it has booted."""
@@ -204,11 +218,7 @@ class Allocation:
         views = self.fleet.nodes
         self.fleet.check("suspect", since)
         self.waiter.wait_for(
-            lambda: (
-                all(n in views and views[n].gate is not None for n in names)
-                or not self.fleet.running()
-            ),
-            self.site.gate_timeout_s,
+            lambda: not self._awaited(names) or not self.fleet.running(), self.site.gate_timeout_s
         )
         if not self.fleet.running():
             return None
@@ -227,24 +237,31 @@ class Allocation:
         asked_at = time.monotonic()
 
         def answered() -> bool:
-            missing = [name for name in names if views[name].gate is None]
             num_fit = sum(views[name].gate is True for name in names)
             waited_s = time.monotonic() - asked_at
             enough = num_fit >= wanted and waited_s > _SPARE_WAIT_S
-            return not missing or enough or not self.fleet.running()
+            return enough or not self._awaited(names) or not self.fleet.running()
 
         self.waiter.wait_for(answered, self.site.gate_timeout_s)
         if not self.fleet.running():
             return not names
         failed = {name: views[name].gate_why for name in names if views[name].gate is False}
         self.shared_fault = shared_fault(failed)
+        dead = self.without_answer([name for name in names if views[name].gate is None])
         for name in names:
             view = views[name]
             if view.gate is False and not self.shared_fault:
                 self.condemn(name, "; ".join(view.gate_why) or "the health check failed")
-            elif view.gate is None and self.fleet.silent_s(name) > self.site.lost_after_s:
+            elif name in dead:
                 self.condemn(name, "does not respond")
         return True
+
+    def _awaited(self, names: Sequence[str]) -> list[str]:
+        """Nodes that owe the answer to a check, and live."""
+        views = self.fleet.nodes
+        missing = [name for name in names if name in views and views[name].gate is None]
+        dead = self.without_answer(missing)
+        return [name for name in missing if name not in dead]
 
     def _drop_known_bad(self) -> None:
         for name in self.usable():

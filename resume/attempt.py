@@ -76,11 +76,12 @@ class Attempt:
         s.fleet.prepare(number, beat_dir, fresh=True, see=see)
         views = s.fleet.nodes
 
-        def settled(name: str) -> bool:
-            return views[name].ready == number or s.fleet.silent_s(name) > _READY_S
+        def waited_for() -> set[str]:
+            late = [name for name in self.nodes if views[name].ready != number]
+            return set(late) - set(s.allocation.without_answer(late))
 
         limit_s = _READY_S + (see.patience_s if see is not None else 0.0)
-        s.wait_for(lambda: all(map(settled, self.nodes)), limit_s)
+        s.wait_for(lambda: not waited_for(), limit_s)
         mute = [name for name in self.nodes if views[name].ready != number]
         for name in mute:
             s.allocation.condemn(name, "its guard does not answer")
@@ -136,7 +137,7 @@ class Attempt:
         finally:
             launched.end()
             s.custody.end()
-        self._clean(plan.attempt, evidence)
+        evidence = self._clean(plan.attempt, evidence)
         s.guarded = None
         evidence, verdict = self._judge(evidence, started_at)
         if verdict.action == "swap" and verdict.node is not None:
@@ -193,14 +194,15 @@ class Attempt:
         lines = read_lines(s.run_dir / "metrics.jsonl", last_bytes=_COMPARED_BYTES)
         return LossWatch(rules, self.picked.step, comparable(lines, s.state.windows))
 
-    def _clean(self, attempt: int, evidence: Evidence) -> None:
-        """No rank of this attempt may live when the next one starts."""
+    def _clean(self, attempt: int, evidence: Evidence) -> Evidence:
+        """No rank of this attempt may live when the next one starts; a node may die meanwhile."""
         s = self.supervisor
         for name in evidence.lost:
             s.allocation.condemn(name, "does not respond")
         for name, reason in evidence.unfit.items():
             s.allocation.condemn(name, reason)
         rest = [name for name in self.nodes if name not in evidence.lost]
+        dead: list[str] = []
 
         def is_clean(name: str) -> bool:
             view = s.fleet.nodes.get(name)
@@ -208,12 +210,19 @@ class Attempt:
 
         def all_clean() -> bool:
             s.fleet.order(do="kill", attempt=attempt)  # again: guards may have been replaced
-            return all(is_clean(name) for name in rest)
+            left = [name for name in rest if not is_clean(name) and name not in dead]
+            dead.extend(s.allocation.without_answer(left))
+            return not set(left) - set(dead)
 
         s.wait_for(all_clean, _CLEAN_S)
         for name in rest:
-            if not is_clean(name):
+            if name in dead:
+                s.allocation.condemn(name, "does not respond")
+            elif not is_clean(name):
                 s.allocation.condemn(name, f"ranks of attempt {attempt} cannot be killed")
+        return replace(
+            evidence, lost=(*evidence.lost, *dead), num_usable=len(s.allocation.usable())
+        )
 
     def _record(
         self,

@@ -32,6 +32,7 @@ from resume.rundir import beat_dir, forget_beats
 from resume.sight import Sight, Wanted
 
 TICK_S = 0.2
+_KILL_S = 0.02  # until what was killed is looked for again
 REPORT_S = 0.5
 _CHECK_S = 60.0  # the gate takes a second; one that hangs must not block the next one
 _LINE_BYTES = 1000  # srun keeps lines of several nodes apart only up to 1024 bytes
@@ -166,7 +167,8 @@ class Guard:
             if left == 0:
                 self.say(clean=self.killing)
                 self.killing = None
-        if time.monotonic() - self.reported_at >= REPORT_S:
+        ended = self.present is not None and self.present.poll_exits()
+        if ended or time.monotonic() - self.reported_at >= REPORT_S:
             self.reported_at = time.monotonic()
             if self.present is None:
                 self.say(alive=True)
@@ -192,7 +194,7 @@ class Guard:
         if self.eof:
             time.sleep(TICK_S)
             return
-        readable, _, _ = select.select([0], [], [], TICK_S)
+        readable, _, _ = select.select([0], [], [], TICK_S if self.killing is None else _KILL_S)
         if not readable:
             return
         block = os.read(0, 65536)

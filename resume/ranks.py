@@ -52,6 +52,14 @@ class Ranks:
             elif match := _EXIT.fullmatch(name):
                 self._note_exit(int(match[1]), self.beat_dir / name)
 
+    def poll_exits(self) -> bool:
+        """Look for new exit codes alone, which is cheap; whether there are any."""
+        before = len(self.exits)
+        for path in self.beat_dir.glob("rank_*.exit"):
+            if match := _EXIT.fullmatch(path.name):
+                self._note_exit(int(match[1]), path)
+        return len(self.exits) > before
+
     def _note_beat(self, rank: int, path: Path) -> None:
         try:
             text, stamp = path.read_text(encoding="utf-8"), path.stat().st_mtime_ns

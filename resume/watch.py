@@ -35,7 +35,7 @@ class Watch:
     command: Command
     metrics: MetricsTail
     started_at: float = field(default_factory=time.monotonic)
-    trouble_at: Optional[float] = None  # when a failed rank or an ended srun was first seen
+    trouble_at: Optional[float] = None  # when a rank that failed or hangs was first seen
     asked: Optional[str] = None
     asked_at: float = 0.0
     done_at: Optional[float] = None
@@ -62,12 +62,8 @@ class Watch:
         if self._loss_is_wrong():
             return True
         self._find_lost()
-        if self.lost or self._left() or self._settled_trouble():
-            return True
         self._find_hung()
-        if self.hung and self._is_mute(self.hung[1]):
-            self.lost = [self.hung[1]]  # not the rank is silent, its whole node is
-        if self.hung or self._timed_out():
+        if self.lost or self._left() or self._settled_trouble() or self._timed_out():
             return True
         self._ask_to_leave()
         return False
@@ -118,8 +114,13 @@ class Watch:
         return self.asked is not None and late
 
     def _settled_trouble(self) -> bool:
-        """A rank failed or srun ended, and every node has spoken since: no node is to blame."""
-        if not any(self.exits.values()) and self.launched.poll() is None:
+        """A rank failed or hangs, or srun ended, and every node has spoken since.
+
+        So no node is to blame: one that fell silent with its ranks is found lost instead.
+        """
+        failed = any(self.exits.values()) or self.launched.poll() is not None
+        if not failed and self.hung is None:
+            self.trouble_at = None  # the rank that hung goes on
             return False
         if self.trouble_at is None:
             self.trouble_at = time.monotonic()

@@ -218,6 +218,8 @@ def test_environment_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
 class Waiter:
     """Waits, and remembers what was said."""
 
+    host = "head"
+
     def __init__(self) -> None:
         self.said: list[str] = []
         self.known: dict[str, tuple[str, str]] = {}
@@ -303,6 +305,26 @@ def test_a_spare_that_is_slow_does_not_hold_up(
     one = gate()
     assert one.gate(2) == ["n1", "n2"]
     assert one.bad == {}  # slow, not bad
+
+
+def test_nobody_waits_for_the_dead(
+    gate: Callable[..., Allocation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocation = gate(names="head,n1,n2,n3")
+    silence = {"head": 9.0, "n1": 0.3, "n2": 9.0, "n3": 9.0}
+    monkeypatch.setattr(allocation.fleet, "silent_s", silence.__getitem__)
+    monkeypatch.setattr(allocation, "answers", lambda name: name == "n3")
+    assert allocation.without_answer(list(silence)) == ["n2"]
+    allocation.fleet.nodes = {name: NodeView() for name in silence}
+    monkeypatch.setattr(allocation.fleet, "check", lambda *_: None)
+    monkeypatch.setattr(allocation.fleet, "running", lambda: True)
+    for name in ("head", "n1", "n3"):
+        allocation.fleet.nodes[name].gate = True
+    began = time.monotonic()
+    assert allocation.ask_suspects(list(silence), 0.0) is not None
+    assert allocation.gate(4) == ["head", "n1", "n3"]
+    assert time.monotonic() - began < LONG, "it was waited for n2"
+    assert allocation.bad == {"n2": "does not respond"}
 
 
 def test_a_suspect_stays_out_until_it_boots(gate: Callable[..., Allocation]) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.recipe import Hang
-from resume.watch import find_hung
+from muster.recipe import Budget, Command, Hang
+from muster.site import Site
+from resume.watch import Watch, find_hung
 
 HANG = Hang(floor_s=30, factor=5, setup_s=1200, save_s=1800, eval_s=900)
 Beats = dict[int, tuple[str, int | None, float, str]]
@@ -78,3 +82,62 @@ def test_culprit_is_silent_longest_of_the_living(
     assert (found is None) == (not late)
     if found:
         assert late[found[0]] == found[2] == max(late.values())
+
+
+def watch_of(silence: dict[str, float], answering: str) -> Watch:
+    """A watch over one rank on each node; rank 0 has stopped, and each node was last heard so."""
+    nodes = list(silence)
+    node_watch = SimpleNamespace(lost=lambda _: False, away=lambda: False, condemned=lambda _: None)
+    fleet = SimpleNamespace(
+        silent_s=silence.__getitem__,
+        exits=lambda _: {},
+        beats=lambda _: {r: beat("step", 5, 31 - r, node) for r, node in enumerate(nodes)},
+        nodes={},
+    )
+    supervisor = SimpleNamespace(
+        host="n1",
+        fleet=fleet,
+        site=Site(),
+        recipe=SimpleNamespace(hang=HANG, budget=Budget()),
+        done_file=Path("/nowhere/DONE"),
+        allocation=SimpleNamespace(node_watch=node_watch, answers=lambda n: n in answering),
+        must_leave=lambda: None,
+    )
+    plan = SimpleNamespace(nodes=nodes, num_ranks=2, ranks_per_node=1)
+    launched = SimpleNamespace(plan=plan, poll=lambda: None)
+    metrics = SimpleNamespace(
+        poll=lambda: None, first_step=None, take_losses=lambda: (), p99_s=lambda: 1.0
+    )
+    command = Command("train", "true")
+    return Watch(cast(Any, supervisor), cast(Any, launched), command, cast(Any, metrics))
+
+
+def test_a_hang_is_believed_once_every_node_has_spoken() -> None:
+    silence = {"n1": 0.4, "n2": 0.5}
+    watch = watch_of(silence, "n1 n2")
+    assert not watch._over()  # seen first, nobody has spoken since
+    watch.trouble_at = time.monotonic() - 0.6
+    assert watch._over()
+    assert watch.hung is not None
+    assert watch.hung[1] == "n1"
+    assert not watch.lost
+
+
+def test_ranks_that_wait_for_a_node_that_died_without_a_word_do_not_hang() -> None:
+    silence = {"n1": 0.2, "n2": 1.1}
+    watch = watch_of(silence, "n1")
+    assert not watch._over()
+    watch.trouble_at = time.monotonic() - 1.0
+    assert not watch._over()  # n2 has not spoken since
+    silence["n2"] = 1.3
+    assert watch._over()
+    assert watch.lost == ["n2"]
+
+
+def test_a_rank_that_goes_on_has_not_hung() -> None:
+    watch = watch_of({"n1": 0.2, "n2": 0.2}, "n1 n2")
+    assert not watch._over()
+    beats = {0: beat("step", 6, 0), 1: beat("step", 6, 0)}
+    cast(Any, watch.supervisor.fleet).beats = lambda _: beats
+    assert not watch._over()
+    assert watch.trouble_at is None
