@@ -33,12 +33,13 @@ from resume import (
     tiers,
 )
 from resume.durable import read_json
+from resume.ending import Ended
 from resume.fleet import Fleet, own_argv
 from resume.journal import Journal
 from resume.metrics import MetricsTail
 from resume.step import Step, parse
 from resume.steprun import as_recipe, claim
-from resume.supervisor import Ended, Supervisor, ranks_on_a_node, wanted_nodes
+from resume.supervisor import Supervisor, ranks_on_a_node, wanted_nodes
 
 _INTERACTIVE_STEP = "4294967290"  # where salloc runs its shell
 
@@ -235,7 +236,7 @@ def _arm_signals(supervisor: Supervisor) -> None:
         supervisor.time_is_up = True
 
     def on_term(_number: int, _frame: Optional[FrameType]) -> None:
-        supervisor.end_now()
+        supervisor.ending.end_now()
 
     signal.signal(signal.SIGUSR1, on_time)
     signal.signal(signal.SIGTERM, on_term)

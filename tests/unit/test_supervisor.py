@@ -10,7 +10,8 @@ from muster.errors import ConfigError
 from muster.recipe import Command, Recipe
 from muster.site import Site
 from resume.attempt import with_arguments
-from resume.supervisor import choose, ranks_on_a_node, wanted_nodes
+from resume.flow import choose
+from resume.supervisor import ranks_on_a_node, wanted_nodes
 
 
 @pytest.mark.parametrize(
