@@ -125,6 +125,13 @@ class Guard:
         else:
             wanted = Wanted(Path(see["path"]), str(see["sha256"]), float(see["patience_s"]))
             self.looking = (attempt, Sight(wanted))
+            self._look_again()
+
+    def _look_again(self) -> None:
+        if self.looking is not None and self.looking[1].over:
+            attempt, sight = self.looking
+            self.looking = None
+            self._say_ready(attempt, sight.problem)
 
     def _say_ready(self, attempt: int, unseen: Optional[str]) -> None:
         """With a free port for the rendezvous, and what of the checkpoint is not seen here."""
@@ -159,9 +166,7 @@ class Guard:
                 self.say(f=finding)
             self.say(**gate_result(text, self.check.returncode))
             self.check = None
-        if self.looking is not None and self.looking[1].over:
-            self._say_ready(self.looking[0], self.looking[1].problem)
-            self.looking = None
+        self._look_again()
         if self.killing is not None:
             left = ranks.kill(self.arguments.run_dir, self.killing)
             if left == 0:

@@ -19,6 +19,7 @@ from resume import checkpoint
 PATIENCE_S = 90.0
 """Half as much again as what NFS remembers by default."""
 _LOOK_S = 0.2
+_AT_ONCE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Sight:
         self.problem: Optional[str] = "nobody has looked yet"  # None: it is seen
         self._thread = threading.Thread(target=self._look, args=(wanted,), daemon=True)
         self._thread.start()
+        self._thread.join(_AT_ONCE_S)  # mostly that is enough, and a restart is not held up
 
     @property
     def over(self) -> bool:
