@@ -20,6 +20,7 @@ from typing import Optional
 from healthcheck import orders, watch_state
 from healthcheck.action_log import ActionLog, default_path
 from healthcheck.drain import update
+from healthcheck.job_watch import JobWatch
 from healthcheck.watch_budget import Budget, budget_left, drains_left, failing_alike
 from healthcheck.watch_records import (
     LOST_REASON,
@@ -37,6 +38,7 @@ from muster.site import Site, load_site
 from muster.slurm import Node
 
 VERIFY_TIMEOUT_S = 300.0
+JOBS_EVERY = 6  # rounds between two looks at the queue, which may be long
 MOST_COMMANDS = 16
 
 
@@ -50,7 +52,9 @@ class _Running:
 class Watch:
     """The loop's state: records (also on disk) and commands that run (only here)."""
 
-    def __init__(self, site: Site, state: Path, log: ActionLog, *, dry_run: bool) -> None:
+    def __init__(
+        self, site: Site, state: Path, log: ActionLog, *, dry_run: bool, interval_s: float
+    ) -> None:
         self._site, self._state, self._log, self._dry_run = site, state, log, dry_run
         self._records = watch_state.load(state)
         self._running: dict[str, _Running] = {}
@@ -58,9 +62,11 @@ class Watch:
         self._slurm_silent = False
         self._hinted: dict[str, str] = {}  # node -> reason that is nearly an order
         self._users = frozenset({"root", "slurm"}) | slurm_user()
+        every_s = JOBS_EVERY * interval_s
+        self._jobs = JobWatch(site, state, log, dry_run, every_s, self._users)
 
     def round(self) -> bool:
-        """Look at every node once; False: Slurm does not answer, nothing was done."""
+        """Look at every node once, and now and then at jobs; False: Slurm does not answer."""
         self._collect()
         try:
             nodes = slurm.show_nodes()
@@ -77,6 +83,7 @@ class Watch:
             if name not in self._running:
                 self._look(name, nodes)
             self._hint(nodes[name])
+        self._jobs.round(nodes)
         return True
 
     def finish(self) -> None:
@@ -233,7 +240,8 @@ def main(arguments: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: stop.set())
     with watch_state.locked(state):
         log = ActionLog(arguments.log or default_path())
-        watch = Watch(site, state, log, dry_run=arguments.dry_run)
+        interval_s = arguments.interval
+        watch = Watch(site, state, log, dry_run=arguments.dry_run, interval_s=interval_s)
         answered = watch.round()
         while not arguments.once and not stop.wait(arguments.interval):
             watch.round()

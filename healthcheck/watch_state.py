@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
+from healthcheck.job_rules import JobRecord
 from healthcheck.watch_records import Phase, Record, after_restart
 from muster.errors import CreateError, DataError, StorageError, TemporaryError
 
@@ -73,6 +74,27 @@ def load(path: Path) -> dict[str, Record]:
         raise _damaged(path, error) from error
 
 
+def jobs_path(path: Path) -> Path:
+    """Where records of jobs are, beside those of nodes."""
+    return path.with_name(f"{path.stem}_jobs{path.suffix}")
+
+
+def load_jobs(path: Path) -> dict[str, JobRecord]:
+    """The records of jobs of the last watch; empty without a file.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    path = jobs_path(path)
+    try:
+        jobs = json.loads(path.read_text())["jobs"]
+        return {job: JobRecord(**{**v, "cured": tuple(v["cured"])}) for job, v in jobs.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(path, error) from error
+
+
 def _record(values: dict[str, Any]) -> Record:
     record = Record(**values)
     if record.phase not in get_args(Phase):
@@ -93,7 +115,20 @@ def save(path: Path, records: Mapping[str, Record]) -> None:
     Raises:
         StorageError: it cannot be written; then nothing may be done to a node either.
     """
-    text = json.dumps({"nodes": {name: asdict(r) for name, r in records.items()}}, indent=1)
+    _write(path, {"nodes": {name: asdict(r) for name, r in records.items()}})
+
+
+def save_jobs(path: Path, records: Mapping[str, JobRecord]) -> None:
+    """Replace the file of jobs, likewise.
+
+    Raises:
+        StorageError: it cannot be written; then nothing may be done to a job either.
+    """
+    _write(jobs_path(path), {"jobs": {job: asdict(r) for job, r in records.items()}})
+
+
+def _write(path: Path, value: object) -> None:
+    text = json.dumps(value, indent=1)
     draft = path.with_name(path.name + ".tmp")
     try:
         with draft.open("w") as file:

@@ -82,6 +82,7 @@ class Site:
     strikes_path: Optional[Path] = None  # shared folder: strikes follow a GPU to another node
     verify_pause_s: float = 10.0  # between the three verifications of a node
     shared_cause_s: float = 300.0  # three nodes that fail alike within it share a cause
+    stranded_after_s: float = 300.0  # a job whose batch host is lost and that nobody brings back
     hyperpod_repairs: bool = False  # HyperPod's own agent reboots and replaces nodes
     on_node_command: list[str] = field(default_factory=list)  # runs words on a node, as root
     notify: Notify = field(default_factory=Notify)
@@ -103,7 +104,8 @@ def load_site(path: Optional[Path] = None) -> Site:
         raise ConfigError(
             f"{source}: max_unfit_fraction", f"{site.max_unfit_fraction} is not from 0 to 1", "0.1"
         )
-    for name in ("gate_timeout_s", "lost_after_s", "lease_s", "requeue_wait_s"):
+    waits = ("gate_timeout_s", "lost_after_s", "lease_s", "requeue_wait_s", "stranded_after_s")
+    for name in waits:
         if not getattr(site, name) > 0:  # NaN is not either
             raise ConfigError(f"{source}: {name}", "must be above 0", f"{name}: 10")
     if site.lease_s < _SHORTEST_LEASE_S:

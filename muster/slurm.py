@@ -51,6 +51,9 @@ class Job:
     submitted: tuple[tuple[str, str], ...] = ()  # options of sbatch that its record shows
     preempted: bool = False  # Slurm has chosen it as a victim; a grace time may still run
     user_id: Optional[int] = None
+    submit_time: str = ""  # or when it was requeued last, as Slurm prints a time
+    required_nodes: tuple[str, ...] = ()  # --nodelist
+    excluded_nodes: tuple[str, ...] = ()  # --exclude
 
     @property
     def address(self) -> str:
@@ -82,6 +85,7 @@ class Node:
     port: int = 6818
     reason: str = ""
     reason_user: Optional[str] = None
+    reason_time: str = ""
     boot_time: str = ""
     partitions: list[str] = field(default_factory=list)
     gres: str = ""
@@ -148,6 +152,9 @@ def parse_job(block: str, nodes: list[str]) -> Job:
         submitted=_submitted(values),
         preempted=values.get("PreemptTime", "") not in _NOTHING,
         user_id=int(user[1]) if user else None,
+        submit_time=values.get("SubmitTime", ""),
+        required_nodes=tuple(hostnames(values.get("ReqNodeList", ""))),
+        excluded_nodes=tuple(hostnames(values.get("ExcNodeList", ""))),
     )
 
 
@@ -190,6 +197,7 @@ def parse_node(block: str) -> Node:
         port=int(port) if port.isdigit() else 6818,
         reason=reason,
         reason_user=match["user"] if match else None,
+        reason_time=(match["time"] or "") if match else "",
         boot_time=values.get("BootTime", ""),
         partitions=_words(values.get("Partitions", "")),
         gres=values.get("Gres", ""),
