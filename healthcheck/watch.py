@@ -53,7 +53,7 @@ class Watch:
     """The loop's state: records (also on disk) and commands that run (only here)."""
 
     def __init__(
-        self, site: Site, state: Path, log: ActionLog, *, dry_run: bool, interval_s: float
+        self, site: Site, state: Path, log: ActionLog, *, dry_run: bool, interval_s: float = 5.0
     ) -> None:
         self._site, self._state, self._log, self._dry_run = site, state, log, dry_run
         self._records = watch_state.load(state)
