@@ -54,6 +54,13 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
+def health(session: nox.Session) -> None:
+    """Break every line of the health checks, cut every answer, burn nodes in: their slow tests."""
+    folders = ("tests/unit/health", "tests/cluster")
+    CPU.run(session, "-m", "pytest", "-m", "slow", *(session.posargs or folders))
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure recovery and overhead against their limits, and others beside; on an idle machine."""
     CPU.run(session, "-m", "benchmarks", *session.posargs)

@@ -35,6 +35,9 @@ def _add_verbs(verbs: Any) -> None:
     up.add_argument("--cpus", type=int, default=default.cpus, help="CPUs per node")
     up.add_argument("--boot-s", type=float, default=default.boot_s, help="duration of a boot")
     up.add_argument("--set", action="append", default=[], metavar="Key=Value", dest="settings")
+    up.add_argument(
+        "--prolog", action="store_true", help="check nodes in Slurm's prolog and epilog"
+    )
     up.add_argument("--out-of-service", action="append", default=[], metavar="NODE")
     up.add_argument("--owner-pid", type=int, help="end the cluster when this process ends")
     up.add_argument("--timeout-s", type=float, default=UP_TIMEOUT_S)
@@ -73,6 +76,7 @@ def _up(args: argparse.Namespace) -> int:
         cpus=args.cpus,
         boot_s=args.boot_s,
         settings=tuple(setting(text) for text in args.settings),
+        prolog=args.prolog,
         out_of_service=tuple(args.out_of_service),
     )
     began = time.monotonic()

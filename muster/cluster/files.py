@@ -136,6 +136,11 @@ def slurm_conf(folder: Path, shape: Shape, owner: Owner) -> str:
     }
     if shape.gpus:
         keys["GresTypes"] = "gpu"
+    if shape.prolog:
+        keys["Prolog"] = f"{at}/hooks/prolog.d/*"
+        keys["Epilog"] = f"{at}/hooks/epilog.d/*"
+        keys["PrologFlags"] = "Alloc"  # on all nodes of a job, before its first step
+        keys["PrologEpilogTimeout"] = "60"
     known = {key.lower(): key for key in keys}
     extra = []
     for key, value in shape.settings:

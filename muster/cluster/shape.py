@@ -29,6 +29,7 @@ class Shape:
         cpus: CPUs Slurm may give per node; more than the machine has is fine.
         boot_s: seconds a node needs from power-on to its first process.
         settings: extra or replacing slurm.conf keys.
+        prolog: Slurm checks a node with muster's prolog and epilog before and after every job.
         out_of_service: nodes that an administrator drained before anybody came.
     """
 
@@ -37,6 +38,7 @@ class Shape:
     cpus: int = 8
     boot_s: float = 1.0
     settings: tuple[tuple[str, str], ...] = ()
+    prolog: bool = False
     out_of_service: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

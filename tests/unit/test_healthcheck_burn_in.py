@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from healthcheck import maintenance
-from healthcheck.deep.results import NodeResult, alone, in_pairs
+from healthcheck.deep.results import NodeResult, alone, in_pairs, passed
 from healthcheck.finding import Finding
 from muster.cli import main
 from muster.errors import TemporaryError, UnavailableError
@@ -67,6 +67,27 @@ def test_whoever_fails_with_two_partners_is_to_blame() -> None:
     assert (found["n1"].failed[0].class_, found["n1"].failed[0].action) == ("network", "drain")
     assert words(in_pairs(fit, {("n1", "n2"): False})) == "Passed Passed Passed Passed"
     assert in_pairs(fit, dict.fromkeys(tried)) == fit
+
+
+TCP = replace(DISK, check="pair_tcp", rule="pair_tcp")
+SUMS = replace(DISK, check="pair_allreduce", rule="pair_allreduce")
+PAIRS = {
+    # name: (findings of both nodes, whether the pair passed)
+    "all passed": ([TCP, SUMS, TCP, SUMS], True),
+    "one failed one test": ([TCP, SUMS, TCP, replace(SUMS, status="FAIL")], False),
+    "one failed, the other did not say": ([replace(TCP, status="FAIL")], False),
+    "no torch": ([TCP, replace(SUMS, status="SKIP")] * 2, True),
+    "nothing could be tested": ([replace(SUMS, status="SKIP")] * 2, None),
+    "one did not say": ([TCP, SUMS], None),
+    "one does not know": ([TCP, SUMS, TCP, replace(SUMS, status="UNKNOWN")], None),
+    "no answer": ([], None),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_pair(name: str) -> None:
+    found, expected = PAIRS[name]
+    assert passed(found) is expected
 
 
 SCONTROL = """\
