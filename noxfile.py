@@ -19,6 +19,8 @@ from tests.sessions.environment import CPU  # noqa: E402
 nox.options.default_venv_backend = "none"
 nox.options.sessions = ["tests"]
 
+WORKERS = 3  # test processes side by side
+
 
 @nox.session
 def demo(session: nox.Session) -> None:
@@ -32,7 +34,9 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run lint and every test that is not marked slow: what CI runs."""
     lint(session)
-    CPU.run(session, "-m", "pytest", "-m", "not slow", *session.posargs)
+    # Side by side: most of the time is waiting for Slurm to notice something.
+    side_by_side = ("-n", str(WORKERS), "--dist", "loadfile")
+    CPU.run(session, "-m", "pytest", "-m", "not slow", *side_by_side, *session.posargs)
 
 
 @nox.session
