@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _REVIVE_S = 3.0
 _SLURM_WAIT_S = 3.0
+_REFUSALS = 3  # of srun, before the allocation is given back
 _FRESH_S = 10.0
 SHARED_BY = 3  # so many nodes with the same finding have it from outside
 _SPARE_WAIT_S = 3.0  # a spare that is slow to answer must not hold up a restart
@@ -60,6 +61,7 @@ class Allocation:
     run_dir: Path
     waiter: Waiter
     bad: dict[str, str] = field(default_factory=dict)  # node -> reason
+    refused: str = ""  # why srun starts no step here at all: then no node is to blame
     shared_fault: str = ""  # what so many nodes fail the gate with that none of them is to blame
     passed_at: float = -_FRESH_S  # when nodes were last asked after a failure
     _revived_at: float = 0.0
@@ -132,7 +134,7 @@ class Allocation:
             self.fleet.prepare(attempt, beat_dir, fresh=False)
 
     def start_guards(self) -> None:
-        """Guards on all usable nodes; a node without an answer is out.
+        """Guards on all usable nodes; a node without an answer is out, unless none has one.
 
         Raises:
             CreateError: no other node sees RUN_DIR.
@@ -143,6 +145,9 @@ class Allocation:
             lambda: all(view.hello for view in views.values()) or not self.fleet.running(),
             self.site.gate_timeout_s,
         )
+        if not self.fleet.running() and not any(view.hello for view in views.values()):
+            self.refused = self.fleet.last_words() or "srun ended at once"
+            return
         for name in [name for name, view in views.items() if not view.hello]:
             self.condemn(name, "its guard does not answer")
         present = [name for name, view in views.items() if view.hello]
@@ -183,15 +188,23 @@ class Allocation:
         """Usable nodes that pass the health gate now, in Slurm's order.
 
         srun gives up all guards when it cannot reach one node, so the guards are started again
-        without the nodes that did not answer, until they stay.
+        without the nodes that did not answer, until they stay. One that starts nowhere is tried
+        again without the nodes that Slurm has given up since.
         """
-        self.shared_fault = ""
-        for _ in range(len(self.node_watch.names) + 1):
+        self.shared_fault, refusals = "", 0
+        for _ in range(len(self.node_watch.names) + _REFUSALS):
             self._drop_known_bad()
             if len(self._fresh()) >= wanted and self.fleet.running():
                 return self._fresh()
+            self.refused = ""
             if not self.fleet.running():
                 self.start_guards()
+            if self.refused:
+                refusals += 1
+                if refusals >= _REFUSALS:
+                    return []
+                self.waiter.wait_for(self.node_watch.refresh, _SLURM_WAIT_S)
+                continue
             if self._checked(wanted):
                 break
         views = self.fleet.nodes

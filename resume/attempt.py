@@ -14,7 +14,7 @@ from muster.errors import UnavailableError
 from muster.recipe import Command
 from resume import lease, rundir, skips
 from resume.allocation import SHARED_BY
-from resume.durable import read_lines
+from resume.durable import last_line, read_lines
 from resume.launch import Launched, LaunchPlan, launch
 from resume.loss_guard import LossWatch, comparable
 from resume.metrics import MetricsTail
@@ -30,7 +30,7 @@ _COMPARED_BYTES = 16 << 20  # of metrics.jsonl: some ten thousand training steps
 _READY_S = 15.0
 _CLEAN_S = 15.0
 _NOT_SAID = ("slurmstepd", "srun: ", "Terminated", "Killed")  # by Slurm and the shell
-_TAIL_BYTES, _SAID_CHARS, _ASKED_RANKS = 4096, 300, 16
+_SAID_CHARS, _ASKED_RANKS = 300, 16
 
 
 @dataclass(frozen=True)
@@ -282,15 +282,8 @@ def with_last_words(verdict: Verdict, evidence: Evidence, log_dir: Path) -> Verd
 
 def _last_line(log: Path) -> str:
     """The last line with a fix, else the last one that the program wrote."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
-            lines = file.read().decode(errors="replace").split("\n")
-    except OSError:
-        return ""
-    said = [line.strip() for line in lines if line.strip() and not line.startswith(_NOT_SAID)]
-    with_fix = [line for line in said if " Fix: " in line]
-    return (with_fix or said or [""])[-1]
+    with_fix = last_line(log, lambda line: " Fix: " in line and not line.startswith(_NOT_SAID))
+    return with_fix or last_line(log, lambda line: not line.startswith(_NOT_SAID))
 
 
 def with_arguments(command: Command, arguments: Sequence[str]) -> Command:

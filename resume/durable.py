@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
+
+_TAIL_BYTES = 4096
 
 
 def fsync_dir(path: Path) -> None:
@@ -107,3 +109,17 @@ def read_lines(path: Path, last_bytes: Optional[int] = None) -> list[dict[str, A
         if isinstance(value, dict):
             values.append(value)
     return values
+
+
+def last_line(path: Path, wanted: Callable[[str], bool]) -> str:
+    """The last line of a log that is wanted, without blanks around it; empty: there is none.
+
+    Only the last 4 KiB are looked at.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip() and wanted(line)), "")

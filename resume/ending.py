@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from muster import slurm
 from muster.errors import MusterError, UnavailableError
 from resume import successor
+from resume.journal import IN_VAIN
 from resume.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Ending:
             self.stop(Verdict("stop", verdict.cause, f"{verdict.why}; budget spent", None, fix))
         if not s.job.requeue:
             self._submit_successor(verdict)
-        if verdict.cause == "node_unfit" and s.state.in_vain > 0:
+        if verdict.cause in IN_VAIN and s.state.in_vain > 0:
             # The same nodes may come again: each time in vain later.
             pause_s = min(_MAX_REQUEUE_PAUSE_S, 10.0 * 2.0 ** (s.state.in_vain - 1))
             s.say(f"the allocation before was no better; giving this one back in {pause_s:.0f} s")

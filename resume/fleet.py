@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Optional
 
+from resume.durable import last_line
+
 if TYPE_CHECKING:
     from resume.sight import Wanted
 
@@ -61,6 +63,9 @@ class Fleet:
         self.nodes = {name: NodeView(heard_at=time.monotonic()) for name in nodes}
         self._exits_seen = []
         argv = guard_srun(nodes, self._guard_argv)
+        if self._srun is not None and self._srun.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._srun.stdin.close()  # of one that has ended
         with self._log_file() as log:
             self._srun = subprocess.Popen(
                 argv,
@@ -80,6 +85,10 @@ class Fleet:
             return self._log.open("ab")
         except OSError:
             return Path(os.devnull).open("ab")
+
+    def last_words(self) -> str:
+        """What srun said last, in guards.log."""
+        return last_line(self._log, lambda line: line.startswith("srun: "))
 
     def _read(self, srun: subprocess.Popen[bytes]) -> None:
         with srun.stdout or contextlib.nullcontext(()) as lines:

@@ -67,6 +67,10 @@ class Flow:
         allocation = s.allocation
         fit = allocation.gate(wanted)
         s.note("gate", fit=fit, unfit=dict(allocation.bad))
+        if len(fit) < wanted and allocation.refused:
+            why = f"no step starts in this allocation: {allocation.refused}"
+            s.note_incident("launch_failed", None, why)
+            return Verdict("requeue", "launch_failed", why)
         if len(fit) < wanted and allocation.shared_fault:
             why, fix = allocation.shared_fault, "look at what these nodes share; then sbatch again"
             s.note_incident("infrastructure", None, why)

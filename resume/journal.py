@@ -17,6 +17,9 @@ from resume import skips
 from resume.checkpoint import step_of
 from resume.durable import append_line, read_lines
 
+IN_VAIN = frozenset({"node_unfit", "launch_failed"})
+"""Causes of a requeue in which the allocation was of no use."""
+
 ENDS = frozenset({"done", "stopped", "supervisor_left", "requeued", "successor_submitted"})
 """Events after which the supervisor is gone on purpose: nobody has to take over."""
 
@@ -46,7 +49,7 @@ class State:
     max_step: int = 0  # farthest training step that any attempt reached
     same_place: int = 0  # software failures in a row without passing the farthest step
     no_progress: int = 0  # failures of any kind in a row, likewise
-    in_vain: int = 0  # allocations in a row given back for unfit nodes, likewise
+    in_vain: int = 0  # allocations in a row given back unused, likewise
     last_nodes: list[str] = field(default_factory=list)
     blamed: list[str] = field(default_factory=list)  # nodes of failed ranks since the last progress
     suspects: dict[str, tuple[str, str]] = field(default_factory=dict)  # node: (boot id, why)
@@ -63,7 +66,7 @@ class State:
         """Take one event in."""
         event, before = entry.get("event"), self.last_event
         self.last_event = event
-        self.in_vain += int(event == "requeued" and entry.get("cause") == "node_unfit")
+        self.in_vain += int(event == "requeued" and entry.get("cause") in IN_VAIN)
         if event == "attempt_started":
             self.attempts = max(self.attempts, int(entry["attempt"]))
             self.unfinished_attempt = int(entry["attempt"])

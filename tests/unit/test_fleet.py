@@ -307,6 +307,22 @@ def test_a_spare_that_is_slow_does_not_hold_up(
     assert one.bad == {}  # slow, not bad
 
 
+def test_an_srun_that_starts_no_step_is_no_nodes_fault(
+    gate: Callable[..., Allocation], program: Program, run_dir: Path
+) -> None:
+    allocation = gate()
+    tries = run_dir / "tries"
+    refuse = f"echo x >>'{tries}'; echo 'srun: error: Invalid generic resource' >&2; exit 1"
+    program("srun", refuse)
+    assert allocation.gate(2) == []
+    assert allocation.bad == {}
+    assert allocation.refused == "srun: error: Invalid generic resource"
+    assert len(tries.read_text().splitlines()) == 3
+    program("srun", f"rm '{tries}'; {refuse}")
+    assert allocation.gate(2) == []  # nothing of the last time is remembered
+    assert len(tries.read_text().splitlines()) == 1
+
+
 def test_nobody_waits_for_the_dead(
     gate: Callable[..., Allocation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
