@@ -52,6 +52,19 @@ def test_a_bad_node_is_drained_and_the_job_lands_on_another(
     assert [json.loads(line)["event"] for line in lines] == ["explained"]
 
 
+def test_a_node_that_breaks_under_a_job_gets_no_other(
+    guarded: LocalCluster, tmp_path: Path, until: Until
+) -> None:
+    go, said = tmp_path / "go", tmp_path / "said"
+    batch(guarded, said, f"hostname; until [ -e {go} ]; do sleep 0.1; done; echo end", "-w", "n2")
+    until(lambda: said.exists() and said.read_text())
+    guarded.node("gpu-break", "n2", gpu=0, how="gone")
+    go.touch()
+    until(lambda: reason(guarded, "n2") == "Epilog error")
+    assert said.read_text() == "n2\nend\n"
+    assert guarded.states()["n2"] == "drained"
+
+
 def test_a_checker_that_is_broken_loses_no_node_and_no_job(
     guarded: LocalCluster, tmp_path: Path, until: Until
 ) -> None:
