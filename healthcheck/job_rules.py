@@ -2,8 +2,8 @@
 
 Two things leave a run alone with nobody of ours alive. Slurm holds a job whose launch failed, such
 as by a prolog on a bad node; and with --no-kill a job runs on after its batch host is gone, should
-no guard be left to bring it back. Both are put right once in each restart of a job, and three times
-in its life: what helps no longer by then is for a person.
+no guard be left to bring it back. Both are put right once in each restart of a job, and
+`job_cures_per_day` times in a day: what helps no longer by then is for a person.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from muster.slurm import Job, Node
 
 Cure = Literal["release", "requeue"]
 
-# Slurm's word for it. A person who holds or requeues into hold leaves another one.
-LAUNCH_FAILED = "launch failed requeued held"
+# Slurm's words for it; the second after too many of the first. A person who holds or requeues into
+# hold leaves others.
+HELD_BY_SLURM = frozenset({"launch failed requeued held", "JobHoldMaxRequeue"})
 LAUNCH_REASONS = frozenset({"Prolog error", "batch job complete failure"})
-MOST_CURES = 3
+_DAY_S = 86400.0
 _DRAIN_SLACK_S = 60.0  # between the drain of a node and the requeue of its job
 
 
@@ -33,7 +34,7 @@ class JobRecord:
     restart: int
     since: Optional[float] = None  # since when it is in trouble; None: it is not
     cured: tuple[Cure, ...] = ()  # in this restart
-    cures: int = 0  # in all its life
+    cured_at: tuple[float, ...] = ()  # Unix times, in all restarts, of the last day
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class View:
     host_answers: bool  # the batch host, at the other end of a connection
     slurm_users: frozenset[str]
     stranded_after_s: float
+    cures_per_day: int
     shared_cause_s: float
     now: float
 
@@ -61,16 +63,18 @@ class View:
 def next_job_action(job: Job, record: Optional[JobRecord], view: View) -> JobAction:
     """The next action for a job of muster's."""
     if record is None or record.restart != job.restarts:
-        record = JobRecord(job.restarts, cures=record.cures if record else 0)
+        record = JobRecord(job.restarts, cured_at=record.cured_at if record else ())
+    today = tuple(at for at in record.cured_at if view.now - at < _DAY_S)
+    record = replace(record, cured_at=today)
     cure, why = trouble(job, view)
     if cure is None:
         calm = replace(record, since=None)
-        return JobAction("none", why, calm if record.cures else None)
+        return JobAction("none", why, calm if record.cured_at else None)
     record = replace(record, since=view.now if record.since is None else record.since)
     held_back = _held_back(job, record, cure, view)
     if held_back is not None:
         return JobAction("wait", f"{why}; {held_back}", record)
-    after = replace(record, cured=(*record.cured, cure), cures=record.cures + 1)
+    after = replace(record, cured=(*record.cured, cure), cured_at=(*today, view.now))
     if cure == "requeue":
         return JobAction("requeue", why, after)
     bad = [name for name in failed_nodes(job, view) if name not in job.required_nodes]
@@ -81,7 +85,7 @@ def next_job_action(job: Job, record: Optional[JobRecord], view: View) -> JobAct
 
 def trouble(job: Job, view: View) -> tuple[Optional[Cure], str]:
     """What would help the job, and why; None: it needs no help."""
-    if job.state == "PENDING" and job.reason.replace("_", " ") == LAUNCH_FAILED:
+    if job.state == "PENDING" and job.reason.replace("_", " ") in HELD_BY_SLURM:
         return "release", "Slurm holds it because its launch failed"
     host = view.nodes.get(job.batch_host or "")
     if job.state != "RUNNING" or host is None:
@@ -116,9 +120,11 @@ def _held_back(job: Job, record: JobRecord, cure: Cure, view: View) -> Optional[
     """Why nothing is done now; None: it may be done."""
     if cure in record.cured:
         return "that was tried in this restart already"
-    if record.cures >= MOST_CURES:
+    if len(record.cured_at) >= view.cures_per_day:
         fix = f"scontrol {cure} {job.address}"
-        return f"it was helped {record.cures} times; look at its nodes, then '{fix}'"
+        return (
+            f"it was helped {len(record.cured_at)} times in a day; look at its nodes, then '{fix}'"
+        )
     if cure == "release":
         return _alike("fail to launch", _launch_failures(view), view)
     if not job.requeue:

@@ -15,7 +15,7 @@ from typing import Optional
 from healthcheck import job_queue, watch_state
 from healthcheck.action_log import ActionLog
 from healthcheck.job_queue import Entry
-from healthcheck.job_rules import LAUNCH_FAILED, JobAction, JobRecord, View, next_job_action
+from healthcheck.job_rules import HELD_BY_SLURM, JobAction, JobRecord, View, next_job_action
 from muster import slurm
 from muster.errors import MusterError, StorageError
 from muster.site import Site
@@ -94,6 +94,7 @@ class JobWatch:
             host_answers=host is not None and (not host.lost or job_queue.reachable(host)),
             slurm_users=self.slurm_users,
             stranded_after_s=self.site.stranded_after_s,
+            cures_per_day=self.site.job_cures_per_day,
             shared_cause_s=self.site.shared_cause_s,
             now=time.time(),
         )
@@ -144,7 +145,7 @@ class JobWatch:
 def looks_like_trouble(entry: Entry, nodes: Mapping[str, Node]) -> bool:
     """Whether a job is worth asking Slurm about: held by Slurm, or its batch host is not well."""
     if entry.state == "PENDING":
-        return entry.reason.replace("_", " ") == LAUNCH_FAILED
+        return entry.reason.replace("_", " ") in HELD_BY_SLURM
     host = nodes.get(entry.batch_host)
     if host is None or host.lost:
         return host is not None

@@ -88,11 +88,16 @@ def load_jobs(path: Path) -> dict[str, JobRecord]:
     path = jobs_path(path)
     try:
         jobs = json.loads(path.read_text())["jobs"]
-        return {job: JobRecord(**{**v, "cured": tuple(v["cured"])}) for job, v in jobs.items()}
+        return {job: _job_record(values) for job, values in jobs.items()}
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(path, error) from error
+
+
+def _job_record(values: dict[str, Any]) -> JobRecord:
+    cured, cured_at = tuple(values["cured"]), tuple(map(float, values["cured_at"]))
+    return JobRecord(**{**values, "cured": cured, "cured_at": cured_at})
 
 
 def _record(values: dict[str, Any]) -> Record:

@@ -206,6 +206,7 @@ def site_yaml(folder: Path, shape: Shape) -> str:
         "on_node_command": [on_node, "{node}"],
         "lost_after_s": 3,
         "lease_s": 4,
+        "job_cures_per_day": 100,  # faults come by the minute here
     }
     return "".join(f"{key}: {json.dumps(value)}\n" for key, value in keys.items())
 

@@ -40,12 +40,13 @@ HELD = Job(
 )  # fmt: skip
 RUNS = Job("7", "RUNNING", ["n1", "n2"], "n1", 1, "", requeue=True, start_time=at(-5000))
 LOST = node("n1", "DOWN+NOT_RESPONDING", "Not responding")
+ONCE = (NOW - 5000,)
 LATE = JobRecord(1, since=NOW - 301)
 
 
 def view(*nodes: Node, answers: bool = False) -> View:
     known = {one.name: one for one in nodes}
-    return View(known, answers, frozenset({"root"}), 300.0, 300.0, NOW)
+    return View(known, answers, frozenset({"root"}), 300.0, 3, 300.0, NOW)
 
 
 THREE = [failed(f"n{n}", -60 - n) for n in (1, 2, 3)]
@@ -74,10 +75,15 @@ ROWS: dict[str, tuple[Job, Any, View, str, str]] = {
         replace(HELD, required_nodes=("n1",)), None, view(failed("n1")), "release",
         "no node to blame"),
     "held again in this restart": (
-        HELD, JobRecord(1, cured=("release",), cures=1), view(), "wait", "tried in this restart"),
+        HELD, JobRecord(1, cured=("release",), cured_at=ONCE), view(), "wait", "tried in this"),
     "held in the next restart": (
-        HELD, JobRecord(0, cured=("release",), cures=1), view(), "release", ""),
-    "held for the fourth time": (HELD, JobRecord(0, cures=3), view(), "wait", "helped 3 times"),
+        HELD, JobRecord(0, cured=("release",), cured_at=ONCE), view(), "release", ""),
+    "held for the fourth time": (
+        HELD, JobRecord(0, cured_at=ONCE * 3), view(), "wait", "helped 3 times"),
+    "held for the fourth time, the first was yesterday": (
+        HELD, JobRecord(0, cured_at=(NOW - 86401, NOW - 9, NOW - 8)), view(), "release", ""),
+    "held after too many failed launches": (
+        replace(HELD, reason="JobHoldMaxRequeue"), None, view(), "release", ""),
     "held, many nodes fail": (HELD, None, view(*THREE), "wait", "is it the infrastructure"),
     "held by its user": (replace(HELD, reason="JobHeldUser"), None, view(), "none", ""),
     "held by an admin": (replace(HELD, reason="JobHeldAdmin"), None, view(), "none", ""),
@@ -95,9 +101,10 @@ ROWS: dict[str, tuple[Job, Any, View, str, str]] = {
     "a worker is lost": (RUNS, LATE, view(node("n1"), replace(LOST, name="n2")), "none", ""),
     "stranded, no requeue": (replace(RUNS, requeue=False), LATE, view(LOST), "wait", "scancel it"),
     "stranded again": (
-        RUNS, replace(LATE, cured=("requeue",), cures=1), view(LOST), "wait", "tried in this"),
+        RUNS, replace(LATE, cured=("requeue",), cured_at=ONCE), view(LOST), "wait",
+        "tried in this"),
     "stranded after a release": (
-        RUNS, replace(LATE, cured=("release",), cures=1), view(LOST), "requeue", ""),
+        RUNS, replace(LATE, cured=("release",), cured_at=ONCE), view(LOST), "requeue", ""),
     "many hosts are lost": (RUNS, LATE, view(*THREE_LOST), "wait", "is it the infrastructure"),
     "completing": (replace(RUNS, state="COMPLETING"), LATE, view(LOST), "none", ""),
 }  # fmt: skip
@@ -112,7 +119,7 @@ def test_next_job_action(name: str) -> None:
         assert action.record is not None
         again = next_job_action(job, action.record, seen)
         assert again.kind == "wait", "once in a restart"
-        assert action.record.cures == (record.cures if record else 0) + 1
+        assert action.record.cured_at[-1] == NOW
 
 
 def test_what_the_user_excluded_stays_excluded() -> None:
@@ -125,7 +132,7 @@ def test_what_the_user_excluded_stays_excluded() -> None:
 def test_trouble_that_goes_away_is_forgotten_but_not_what_was_done() -> None:
     calm = view(node("n1"))
     assert next_job_action(RUNS, LATE, calm).record is None
-    after = replace(LATE, cured=("requeue",), cures=1)
+    after = replace(LATE, cured=("requeue",), cured_at=ONCE)
     assert next_job_action(RUNS, after, calm).record == replace(after, since=None)
 
 
@@ -177,7 +184,8 @@ def test_a_machine_that_refuses_a_connection_is_there() -> None:
 def test_records_of_jobs_come_back(tmp_path: Path) -> None:
     path = tmp_path / "watch.json"
     assert watch_state.load_jobs(path) == {}
-    records = {"7": replace(LATE, cured=("release", "requeue"), cures=2), "8_1": JobRecord(0)}
+    twice = replace(LATE, cured=("release", "requeue"), cured_at=(5.0, 6.5))
+    records = {"7": twice, "8_1": JobRecord(0)}
     watch_state.save_jobs(path, records)
     assert watch_state.load_jobs(path) == records
     (tmp_path / "watch_jobs.json").write_text('{"jobs": {"7": {"restart": 1}}}')
