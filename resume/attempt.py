@@ -14,6 +14,7 @@ from muster.errors import UnavailableError
 from muster.recipe import Command
 from resume import lease, rundir, skips
 from resume.allocation import SHARED_BY
+from resume.changes import of_these_settings
 from resume.durable import last_line, read_lines
 from resume.launch import Launched, LaunchPlan, launch
 from resume.loss_guard import LossWatch, comparable
@@ -192,7 +193,8 @@ class Attempt:
         if rules.action == "off" or self.command.done_by != "DONE":
             return None
         lines = read_lines(s.run_dir / "metrics.jsonl", last_bytes=_COMPARED_BYTES)
-        return LossWatch(rules, self.picked.step, comparable(lines, s.state.windows))
+        same = of_these_settings(lines, s.state.changed_in, self.picked.step)
+        return LossWatch(rules, self.picked.step, comparable(same, s.state.windows))
 
     def _clean(self, attempt: int, evidence: Evidence) -> Evidence:
         """No rank of this attempt may live when the next one starts; a node may die meanwhile."""

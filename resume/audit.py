@@ -39,6 +39,7 @@ class Audit:
     done: bool
     last_step: int
     num_batches: int  # trained, each once
+    sizes: tuple[tuple[int, int, int], ...]  # first and last training step, samples of their batch
     segments: tuple[Segment, ...]
     num_lost: int  # lines of training steps that were trained, lost, and trained again
     skipped: tuple[tuple[int, int], ...]  # batches that were left out on purpose
@@ -56,6 +57,7 @@ class Audit:
             "done": self.done,
             "last_step": self.last_step,
             "num_batches": self.num_batches,
+            "sizes": [list(row) for row in self.sizes],
             "segments": [[s.attempt, s.first, s.last] for s in self.segments],
             "num_lost": self.num_lost,
             "skipped": [list(window) for window in self.skipped],
@@ -71,6 +73,8 @@ class Audit:
             for s in self.segments
             if s.last >= s.first
         ]
+        if len(self.sizes) > 1:
+            lines += [f"training steps {_range(a, b)}: {n} samples each" for a, b, n in self.sizes]
         if self.num_lost:
             lines.append(f"trained, lost and trained again: {self.num_lost} training steps")
         lines += [f"skipped on purpose: batches {_range(*window)}" for window in self.skipped]
@@ -112,6 +116,7 @@ def audit(
     windows = skips.fold(entries)
     history = _history(segments, lines, problems)
     _check_batches(history, windows, problems)
+    _check_places(history, windows, problems)
     _check_samples(history, lines, windows, problems)
     last_step = max((s.last for s in segments), default=0)
     all_lines = sum(len(found) for steps in lines.values() for found in steps.values())
@@ -119,6 +124,7 @@ def audit(
         done=done,
         last_step=last_step,
         num_batches=len(history),
+        sizes=_sizes(history),
         segments=tuple(s for s in segments if s.last >= s.first),
         num_lost=max(0, all_lines - len(history)),
         skipped=tuple(windows),
@@ -213,6 +219,54 @@ def _check_batches(
         problems.append(f"to be skipped, but trained on: batches {_list(against)}")
 
 
+def _place(line: dict[str, Any]) -> tuple[Optional[int], Optional[int]]:
+    """(place of the first sample in the order of the data, number of samples), where known."""
+    first, number = line.get("first_sample"), line.get("num_samples")
+    known = isinstance(first, int) and isinstance(number, int)
+    return (first, number) if known else (None, None)
+
+
+def _sizes(history: Sequence[tuple[int, dict[str, Any]]]) -> tuple[tuple[int, int, int], ...]:
+    """Training steps in a row whose batches have the same size."""
+    rows: list[tuple[int, int, int]] = []
+    for step, line in history:
+        _, size = _place(line)
+        if size is not None and rows and rows[-1][2] == size:
+            rows[-1] = (rows[-1][0], step, size)
+        elif size is not None:
+            rows.append((step, step, size))
+    return tuple(rows)
+
+
+def _check_places(
+    history: Sequence[tuple[int, dict[str, Any]]],
+    windows: Sequence[tuple[int, int]],
+    problems: list[str],
+) -> None:
+    """Each batch begins where the one before ends, whatever their sizes.
+
+    Batches that are left out have the size of those before them.
+    """
+    known = {int(line.get("batch", step)): _place(line) for step, line in history}
+    end, size, last = 0, 0, 0
+    gaps, overlaps = [], []
+    for batch in sorted(known):
+        first, number = known[batch]
+        if first is None or number is None:
+            continue
+        size = size or number
+        left_out = sum(skips.overlap((last + 1, batch - 1), window) for window in windows)
+        wanted = end + size * left_out
+        if last + 1 + left_out == batch:  # else batches are missing, which is said already
+            gaps += [batch] if first > wanted else []
+            overlaps += [batch] if first < wanted else []
+        end, size, last = first + number, number, batch
+    if gaps:
+        problems.append(f"samples are left out before batches {_list(gaps)}")
+    if overlaps:
+        problems.append(f"samples of the batch before again in batches {_list(overlaps)}")
+
+
 def _check_samples(
     history: Sequence[tuple[int, dict[str, Any]]],
     lines: Lines,
@@ -223,13 +277,14 @@ def _check_samples(
     silent = [step for step, line in history if not line.get("samples")]
     if silent:
         problems.append(f"no digest of the samples at training steps {_list(silent)}")
-    seen: dict[int, set[str]] = defaultdict(set)
+    seen: dict[tuple[Any, ...], set[str]] = defaultdict(set)
     for steps in lines.values():
         for step, found in steps.items():
             for line in found:
                 if line.get("samples") and (not windows or "batch" in line):
-                    seen[int(line.get("batch", step))].add(str(line["samples"]))
-    unlike = sorted(batch for batch, digests in seen.items() if len(digests) > 1)
+                    key = (int(line.get("batch", step)), *_place(line))
+                    seen[key].add(str(line["samples"]))
+    unlike = sorted({key[0] for key, digests in seen.items() if len(digests) > 1})
     if unlike:
         problems.append(f"attempts saw other samples in batches {_list(unlike)}")
     users: dict[str, list[int]] = defaultdict(list)

@@ -51,6 +51,7 @@ class _Places:
     recipe_dir: Path
     run_dir: Path
     step: Optional[Step] = None
+    from_step: Optional[int] = None  # training step of the checkpoint that a person has chosen
 
 
 def add_parser(verbs: Any) -> None:
@@ -60,6 +61,12 @@ def add_parser(verbs: Any) -> None:
         "--recipe", type=Path, help="the recipe's folder (default: that of the script)"
     )
     run.add_argument("--run-dir", type=Path, help="continue or place the run here (shared)")
+    run.add_argument(
+        "--from-step",
+        type=int,
+        metavar="N",
+        help="go on from the checkpoint of training step N, once; later ones are set aside",
+    )
     run.add_argument("assignments", nargs="*", metavar="KEY=VALUE", help="over recipe.yaml")
     run.epilog = "Arguments after -- go to the training command."
     run.set_defaults(func=_run, verb="run", rest=[])
@@ -119,7 +126,8 @@ def _run(arguments: argparse.Namespace) -> int:
     source = rundir.snapshot_of(run_dir, job.job_id) or recipe_dir  # later edits must not leak in
     recipe = _with_arguments(load_recipe(source, arguments.assignments), arguments.rest)
     wanted_nodes(recipe, len(job.nodes))
-    return _supervise(job, recipe, _Places(recipe_dir, run_dir))
+    chosen = None if before else arguments.from_step  # the job before this one has gone back
+    return _supervise(job, recipe, _Places(recipe_dir, run_dir, from_step=chosen))
 
 
 def _srun(arguments: argparse.Namespace) -> int:
@@ -175,6 +183,7 @@ def _supervise(job: slurm.Job, recipe: Recipe, places: _Places) -> int:
         fleet=Fleet([*own_argv(), "guard", *options], log),
         **_shape(recipe, site),
         step=places.step,
+        from_step=places.from_step,
     )
     _arm_signals(supervisor)
     try:

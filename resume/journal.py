@@ -61,6 +61,9 @@ class State:
     rollbacks: int = 0
     rolling_back: list[str] = field(default_factory=list)  # not to be picked by the next attempt
     windows: list[skips.Window] = field(default_factory=list)  # batches that are left out
+    changed_in: int = 0  # the last attempt whose settings were others than before
+    chosen_for: Optional[str] = None  # job for which a person has chosen a checkpoint
+    reopened: bool = False  # and what was done is to be done again
 
     def note(self, entry: dict[str, Any]) -> None:
         """Take one event in."""
@@ -71,7 +74,7 @@ class State:
             self.attempts = max(self.attempts, int(entry["attempt"]))
             self.unfinished_attempt = int(entry["attempt"])
             self.last_nodes = list(entry["nodes"])
-            self.rolling_back = []
+            self.rolling_back, self.reopened = [], False
         elif event == "command_done":
             self.commands_done.add(str(entry["command"]))
             self.same_place = self.no_progress = self.in_vain = 0
@@ -99,6 +102,10 @@ class State:
             self.verified.add(step_of(entry["checkpoint"]))
         elif event == "copied":
             self.archived.add(step_of(entry["checkpoint"]))
+        elif event == "changed":
+            self.changed_in = int(entry["attempt"])
+        elif event == "checkpoint_chosen":
+            self._note_choice(entry)
         elif event == "set_aside":
             self.verified.discard(step_of(entry["checkpoint"]))
         elif event == "rolled_back":
@@ -109,6 +116,13 @@ class State:
             self._forget(self.archived, entry)
         elif event == "pruned":
             self._forget(self.verified if entry["tier"] == "shared" else self.archived, entry)
+
+    def _note_choice(self, entry: dict[str, Any]) -> None:
+        self.chosen_for, self.reopened, self.finished = str(entry["job"]), True, False
+        self.commands_done -= set(entry["commands"])
+        self.rolling_back = list(entry["checkpoints"])
+        self._forget(self.verified, entry)
+        self._forget(self.archived, entry)
 
     @staticmethod
     def _forget(steps: set[int], entry: dict[str, Any]) -> None:

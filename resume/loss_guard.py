@@ -59,6 +59,10 @@ class LossWatch:
         steps = sorted(step for step in self.before if step <= self.resume_step)
         self._usual = [self.before[s] for s in steps if math.isfinite(self.before[s])][-_USUAL:]
 
+    def compare_no_more(self) -> None:
+        """The settings have changed: the losses of before are no measure for these."""
+        self._compared = _COMPARED
+
     def take(self, step: int, loss: float) -> Optional[Finding]:
         """One more training step; a finding when the attempt should not go on."""
         if not math.isfinite(loss):

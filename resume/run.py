@@ -29,6 +29,11 @@ def _set_leave(_signum: int, _frame: Optional[FrameType]) -> None:
     _leave = True
 
 
+def settings_file(run_dir: Path, attempt: int) -> Path:
+    """Where rank 0 writes the settings of an attempt."""
+    return run_dir / "settings" / f"attempt_{attempt:03d}.json"
+
+
 @dataclass(frozen=True)
 class Run:
     """What the supervisor tells a rank, and what a rank tells the supervisor."""
@@ -120,6 +125,19 @@ class Run:
             batch = {"batch": self.batch(step)} if isinstance(step, int) else {}
             line = {**batch, **metrics, "time": time.time(), "attempt": self.attempt}
             append_line(self.dir / "metrics.jsonl", line, durable=False)
+
+    def note_settings(self, settings: dict[str, Any]) -> None:
+        """Say what this attempt trains with (rank 0; elsewhere nothing happens).
+
+        The supervisor writes into the journal what is other than in the attempt before.
+
+        Args:
+            settings: flat, {"optim.lr": 0.001}; what JSON can hold.
+        """
+        if self.rank == 0:
+            path = settings_file(self.dir, self.attempt)
+            path.parent.mkdir(exist_ok=True)
+            write_json(path, settings)
 
     def begin_checkpoint(self, step: int) -> CheckpointDraft:
         """Create the folder to write the checkpoint of a training step into; same on all ranks.

@@ -41,6 +41,11 @@ def merged(windows: Iterable[Window]) -> list[Window]:
     return found
 
 
+def overlap(one: Window, other: Window) -> int:
+    """How many batches are in both."""
+    return max(0, min(one[1], other[1]) - max(one[0], other[0]) + 1)
+
+
 def text(windows: Iterable[Window]) -> str:
     """11-25,40-41: the value of MUSTER_SKIP."""
     return ",".join(f"{first}-{last}" for first, last in merged(windows))

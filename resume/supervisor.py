@@ -19,7 +19,7 @@ from muster import slurm
 from muster.errors import ConfigError, MusterError, StorageError
 from muster.recipe import Recipe
 from muster.site import Site
-from resume import lease, ranks
+from resume import changes, lease, ranks
 from resume.allocation import Allocation
 from resume.custody import Custody
 from resume.ending import Ended, Ending
@@ -56,6 +56,7 @@ class Supervisor:
     cpus_per_rank: Optional[int]
     host: str  # the node that we run on, as Slurm calls it
     step: Optional[Step] = None  # a user's own srun line instead of a recipe's command
+    from_step: Optional[int] = None  # training step of the checkpoint that a person has chosen
     state: State = field(default_factory=State)
     allocation: Allocation = field(init=False)
     custody: Custody = field(init=False)
@@ -216,6 +217,7 @@ class Supervisor:
             self.custody.prepare()
             self.allocation.node_watch.start()
             self.note("allocation", nodes=self.allocation.node_watch.names)
+            changes.go_back(self)
             if self.done_file.exists():
                 self.say(f"{self.run_dir} is already complete")
             self._check_budget()

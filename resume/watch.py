@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
 from muster.recipe import Command, Hang
+from resume.changes import note_changes
 from resume.loss_guard import Finding, LossWatch
 from resume.metrics import MetricsTail
 from resume.verdict import TERMINATED, Evidence, culprit
@@ -81,9 +82,13 @@ class Watch:
     def _note_first_step(self) -> None:
         if self.metrics.first_step is not None and not self.first_step_seen:
             self.first_step_seen = True
+            attempt = self.launched.plan.attempt
+            changed = note_changes(self.supervisor, attempt, self.metrics.first_step)
+            if changed and self.loss_watch is not None:
+                self.loss_watch.compare_no_more()
             self.supervisor.note(
                 "first_step",
-                attempt=self.launched.plan.attempt,
+                attempt=attempt,
                 step=self.metrics.first_step,
                 step_time=self.metrics.first_time,
             )

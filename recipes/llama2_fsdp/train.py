@@ -48,6 +48,7 @@ from data import Samples, as_int64, digest, open_samples, own_positions
 from errors import Stop
 from log import Logger
 from model import Llama, flops_per_token, init_weights
+from options import flat
 
 HERE = Path(__file__).resolve().parent
 MASK = (1 << 64) - 1
@@ -63,6 +64,7 @@ def train(run: resume.Run, config: Config) -> None:
     facts = run_facts(config, samples)
     saved = agreed(lambda: read_checkpoint(run, facts))
     batches = agreed(lambda: next_batches(run, config, saved))
+    run.note_settings(flat(config))
 
     model, optimizer = build(config, device)
     if run.resume is None:

@@ -47,16 +47,22 @@ def read(kind: type[T], folder: Path, words: Sequence[str], chosen: Sequence[str
     return _build(kind, {**values, **given})
 
 
+def flat(config: Any) -> dict[str, Any]:
+    """All options as {"section.key": value}."""
+    return {
+        f"{section.name}.{field.name}": getattr(getattr(config, section.name), field.name)
+        for section in fields(config)
+        for field in fields(getattr(config, section.name))
+    }
+
+
 def refuse_below_zero(config: Any, may_be_zero: Sequence[str]) -> None:
     """No number may be negative; 0 only where `section.key` or `section` is in `may_be_zero`."""
-    for section in fields(config):
-        for field in fields(getattr(config, section.name)):
-            name = f"{section.name}.{field.name}"
-            value = getattr(getattr(config, section.name), field.name)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            zero_is_fine = section.name in may_be_zero or name in may_be_zero
-            if number and (value < 0 or (value == 0 and not zero_is_fine)):
-                raise bad(name, f"{value} is too small", "make it positive")
+    for name, value in flat(config).items():
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        zero_is_fine = name in may_be_zero or name.partition(".")[0] in may_be_zero
+        if number and (value < 0 or (value == 0 and not zero_is_fine)):
+            raise bad(name, f"{value} is too small", "make it positive")
 
 
 def one_of(where: str, value: str, allowed: Sequence[str]) -> None:

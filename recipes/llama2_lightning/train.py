@@ -50,6 +50,7 @@ from environment import Started
 from errors import Stop
 from model import Llama
 from module import Pass, Pretraining
+from options import flat
 from together import agreed, end_together, leave
 
 HERE = Path(__file__).resolve().parent
@@ -64,6 +65,7 @@ def train(run: resume.Run, config: Config) -> None:
     facts = run_facts(config, samples)
     saved = agreed(lambda: read_checkpoint(run, facts))
     batches = agreed(lambda: next_batches(run, config, saved))
+    run.note_settings(flat(config))
 
     module = Pretraining(config)
     contract = Contract(run, config, (samples, batches), facts=facts, saved=saved, group=group)

@@ -48,6 +48,7 @@ from errors import Stop
 from log import Logger
 from memory import flops_per_token
 from model import Kernels, bare, build, uses_bf16
+from options import flat
 from steps import added, evaluate, forward_step, seed_dropout, speaks_for_data
 
 HERE = Path(__file__).resolve().parent
@@ -64,6 +65,7 @@ def train(run: resume.Run, config: Config) -> None:
     facts = run_facts(config, samples)
     saved = agreed(lambda: read_checkpoint(run, config, facts))
     batches = agreed(lambda: next_batches(run, config, saved))
+    run.note_settings(flat(config))
 
     seed_dropout(config.train.seed, saved["step"])
     models = agreed(lambda: build(config, kernels))

@@ -7,7 +7,7 @@ number), so equal bits in the files mean equal losses in training.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Optional
 
@@ -49,12 +49,21 @@ def by_step(steps: Iterable[Step], stages: Mapping[int, int]) -> dict[Key, Step]
     return {(stages.get(step.attempt, 0), step.step): step for step in steps}
 
 
-def compare_repeated(steps: Iterable[Step], stages: Mapping[int, int]) -> Comparison:
-    """Every training step that was done more than once: each time against the first time."""
-    first: dict[Key, Step] = {}
+def compare_repeated(
+    steps: Iterable[Step], stages: Mapping[int, int], changed_in: Collection[Optional[int]] = ()
+) -> Comparison:
+    """Every training step that was done more than once: each time against the first time.
+
+    Args:
+        steps: lines of metrics.jsonl.
+        stages: attempt to which of the job's commands it ran.
+        changed_in: attempts that began with other settings; those before are no measure for them.
+    """
+    first: dict[tuple[int, int, int], Step] = {}
     pairs = []
     for step in steps:
-        key = (stages.get(step.attempt, 0), step.step)
+        settings = sum(number is not None and number <= step.attempt for number in changed_in)
+        key = (stages.get(step.attempt, 0), settings, step.step)
         earlier = first.setdefault(key, step)
         if earlier is not step:
             pairs.append((earlier, step, f"attempt {earlier.attempt}", f"attempt {step.attempt}"))

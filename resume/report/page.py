@@ -39,8 +39,8 @@ def render_page(summary: Summary, png: Optional[bytes]) -> str:
     if png is not None:
         source = base64.b64encode(png).decode()
         parts.append(f"<img alt='{title}' src='data:image/png;base64,{source}'>")
-    sections = (_incidents, _losses, _faults, _attempts, _commands, _nodes, _set_aside, _notes)
-    parts += [section(summary) for section in sections]
+    sections = (_incidents, _losses, _faults, _attempts, _changes, _commands, _nodes)
+    parts += [section(summary) for section in (*sections, _set_aside, _notes)]
     parts += [_formula(summary), _journal(summary), "</body></html>\n"]
     return "\n".join(part for part in parts if part)
 
@@ -134,6 +134,14 @@ def _attempts(summary: Summary) -> str:
     ]
     head = ["attempt", "started after", "nodes", "resumed from", "last training step"]
     return _table("Attempts", [*head, "done again", "verdict", "cause", "why"], rows)
+
+
+def _changes(summary: Summary) -> str:
+    rows = [
+        [seconds(max(0.0, change.time - summary.start)), change.user, change.step, change.text]
+        for change in summary.changes
+    ]
+    return _table("Changed by a person", ["after", "who", "training step", "what"], rows)
 
 
 def _commands(summary: Summary) -> str:

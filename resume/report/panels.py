@@ -91,6 +91,8 @@ def draw_loss(axes: Axes, summary: Summary, scale: TimeScale) -> None:
     if not losses:
         axes.text(0.5, 0.4, "no training step yet", transform=axes.transAxes, ha="center")
         axes.set_yticks([])
+    for change in summary.changes:
+        axes.axvline(scale.at(change.time), color=GREEN, linewidth=1.6, zorder=2)
     _loss_legend(axes, summary)
 
 
@@ -133,6 +135,8 @@ def _loss_legend(axes: Axes, summary: Summary) -> None:
         marks.append(Line2D([], [], color=RED, label="training broke off", **mark))  # type: ignore[arg-type]
     if summary.incidents:
         marks.append(Line2D([], [], color=RED, linewidth=1.2, label="incident"))
+    if summary.changes:
+        marks.append(Line2D([], [], color=GREEN, linewidth=1.6, label="changed by a person"))
     if summary.interruptions:
         marks.append(Patch(color=PALE, label="recovering"))
     legend(axes, marks)
@@ -229,6 +233,11 @@ def draw_steps(axes: Axes, summary: Summary) -> None:
     for attempt in summary.attempts[1:]:
         axes.axvline(attempt.resume_step, color=RED, linewidth=0.9, zorder=2, label=label)
         label = None
+    label = "settings changed"
+    for change in summary.changes:
+        if change.attempt is not None:
+            axes.axvline(change.step, color=GREEN, linewidth=1.6, zorder=2, label=label)
+            label = None
     if kept or curves:
         axes.legend(loc="upper right", frameon=False, fontsize=9)
 

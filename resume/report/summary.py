@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from resume.report.attempts import Attempt, list_attempts, mark_lost, productive_s, stages_of
+from resume.report.changed import Change, list_changes
 from resume.report.headline import terminal_text
 from resume.report.incidents import Incident, list_incidents
 from resume.report.lanes import Lane, list_lanes
@@ -38,6 +39,7 @@ class Summary:
     productive_s: float
     repeated: Comparison
     records: Records
+    changes: tuple[Change, ...] = ()
     baseline: Optional[Comparison] = None
     baseline_steps: tuple[Step, ...] = ()
 
@@ -135,6 +137,7 @@ class Summary:
             "injected": len(faults),
             "incidents": [_incident_row(incident) for incident in self.incidents],
             "attempts": len(self.attempts),
+            "changes": [change.as_json() for change in self.changes],
             "loss_identical": self.loss_identical,
             "samples_identical": self.samples_identical,
             "repeated_steps": self.repeated.num_compared,
@@ -181,6 +184,7 @@ def build_summary(records: Records, baseline: Optional[Records] = None) -> Summa
     incidents = list_incidents(records, attempts)
     lost = mark_lost(attempts, records.steps)
     stages = stages_of(attempts)
+    changes = list_changes(records)
     start = attempts[0].started if attempts else _first(records)
     outcome, why, end = _outcome(records, attempts, start)
     compared = None
@@ -199,8 +203,9 @@ def build_summary(records: Records, baseline: Optional[Records] = None) -> Summa
         steps=records.steps,
         lost=lost,
         productive_s=productive_s(attempts, records.steps, lost),
-        repeated=compare_repeated(records.steps, stages),
+        repeated=compare_repeated(records.steps, stages, {c.attempt for c in changes}),
         records=records,
+        changes=changes,
         baseline=compared,
         baseline_steps=() if baseline is None else baseline.steps,
     )

@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 
 import resume
+from resume import audit
 from tests.harness import child
 
 torch = pytest.importorskip("torch")
@@ -64,8 +66,8 @@ class Recipe:
         def work() -> Lines:
             if defect is not None:
                 defect(self.modules)
-            words_ = [*WORDS, f"data.dir={self.data}", *words]
-            config = self.modules.config.load(self.folder, words_)
+            all_words = [*WORDS, f"data.dir={self.data}", *words]
+            config = self.modules.config.load(self.folder, all_words)
             with Path(os.devnull).open("w") as null, contextlib.redirect_stdout(null):
                 self.modules.train.train(run, config)
             lines = (run_dir / "metrics.jsonl").read_text().splitlines()
@@ -151,6 +153,58 @@ def two_ranks(recipe: Recipe, name: str, defect: Inject | None = None) -> Any:
     ]
     first, _ = (rank.result() for rank in ranks)
     return first
+
+
+# -- what may be changed, and what not --------------------------------------------------------
+
+
+def test_rate_batch_and_adamw_change_at_a_restart_and_no_sample_is_lost(
+    recipe: Recipe, whole: Lines
+) -> None:
+    words = ("optim.lr=1e-3", "train.global_batch=8", "optim.beta2=0.9", "train.steps=5")
+    lines = recipe.go_on("changed", "whole", *words)
+    assert column(lines, "first_sample") == {"3": 8, "4": 16, "5": 24}
+    assert set(column(lines, "num_samples").values()) == {8}
+    assert column(lines, "lr")["3"] == pytest.approx(1e-3)
+    assert lines["5"]["tokens"] == (2 * 4 + 3 * 8) * 128
+    same_rate = recipe.go_on("other beta", "whole", "optim.beta2=0.9")
+    for line in (lines, same_rate):  # the first loss is of the old weights, the second is not
+        assert line["4"]["loss"] != whole["4"]["loss"]
+    assert same_rate["3"]["loss"] == whole["3"]["loss"]
+    entries = [
+        {"event": "attempt_started", "time": 0, "attempt": n, "resume_step": s, "resume_attempt": p}
+        for n, s, p in ((1, 0, None), (2, SAVED, 1))
+    ]
+    metrics = [*whole.values(), *({**line, "attempt": 2} for line in lines.values())]
+    found = audit.audit(entries, metrics, done=True)
+    assert found.problems == ()
+    assert found.sizes == ((1, 2, 4), (3, 5, 8))
+    settings = json.loads((recipe.runs / "changed" / "settings" / "attempt_001.json").read_text())
+    assert (settings["optim.lr"], settings["train.global_batch"]) == (1e-3, 8)
+
+
+@pytest.mark.parametrize(
+    ("word", "part"),
+    [
+        ("model.dim=256", "made with model.dim=128, this run has 256"),
+        ("train.seed=1", "made with train.seed=0, this run has 1"),
+        ("train.seq_len=64", "made with train.seq_len=128, this run has 64"),
+        ("other tokenizer", "made with data.tokenizer=tokenizer.json"),
+    ],
+)
+def test_what_makes_another_run_is_refused(
+    recipe: Recipe, whole: Lines, word: str, part: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if word == "other tokenizer":
+        other = shutil.copytree(recipe.data, recipe.runs / "other", dirs_exist_ok=True)
+        meta = json.loads((other / "meta.json").read_text())
+        (other / "meta.json").write_text(json.dumps({**meta, "tokenizer_sha256": "0" * 64}))
+        word = f"data.dir={other}"
+    assert recipe.go_on("refused", "whole", word) == "!ended with 78"
+    err = capfd.readouterr().err
+    assert part in err
+    assert "start a new run in another RUN_DIR" in err
+    assert err.count("\n") == 1
 
 
 # -- the defects -----------------------------------------------------------------------------

@@ -219,3 +219,76 @@ def test_batches_are_all_but_the_windows_in_order(some: list[skips.Window]) -> N
 def test_a_garbled_window_is_refused(value: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  (int's own words are good enough)
         skips.parse(value)
+
+
+def resized(seed: int, steps: int = 40) -> tuple[Lines, Lines]:
+    """A run whose attempts die anywhere and begin with another size of batch."""
+    dice = random.Random(seed)
+    entries: Lines = []
+    metrics: Lines = []
+    published: dict[int, tuple[int, int]] = {0: (0, 0)}  # training step: attempt, samples before
+    for attempt in range(1, 60):
+        step = dice.choice([max(published), *published])  # or one that a person has chosen
+        published = {s: facts for s, facts in published.items() if s <= step}
+        publisher, place = published[step]
+        size = dice.choice([4, 8, 12])
+        entries.append(started(attempt, step, publisher))
+        dies_at = steps if attempt == 59 else dice.randint(step, steps + 10)
+        while step < min(dies_at, steps):
+            step += 1
+            digest = hashlib.sha256(f"{place} {size}".encode()).hexdigest()[:16]
+            places = {"first_sample": place, "num_samples": size, "samples": digest}
+            metrics.append({**line(attempt, step), **places})
+            place += size
+            if step % 5 == 0:
+                published[step] = (attempt, place)
+        if step == steps:
+            break
+    return entries, metrics
+
+
+@given(st.integers(0, 10**9))
+def test_batches_whose_size_changes_at_a_restart_are_proven(seed: int) -> None:
+    entries, metrics = resized(seed)
+    found = audit(entries, metrics, done=True)
+    assert found.problems == ()
+    assert found.sizes[0][0] == 1
+    assert found.sizes[-1][1] == found.last_step == 40
+    end = metrics[-1]["first_sample"] + metrics[-1]["num_samples"]
+    assert sum((last - first + 1) * size for first, last, size in found.sizes) == end
+
+
+@pytest.mark.parametrize(
+    ("shift", "problem"),
+    [
+        (-4, "samples of the batch before again in batches 21"),
+        (4, "samples are left out before batches 21"),
+    ],
+)
+def test_a_size_that_moves_the_data_is_seen(shift: int, problem: str) -> None:
+    """The second attempt counts its batches as if all had had the new size, or forgets some."""
+    entries = [started(1, 0), started(2, 20, 1)]
+    metrics = []
+    for step in range(1, 31):
+        attempt, size = (1, 8) if step <= 20 else (2, 12)
+        first = (step - 1) * 8 if step <= 20 else 160 + shift + (step - 21) * 12
+        places = {"first_sample": first, "num_samples": size}
+        metrics.append({**line(attempt, step), **places})
+    found = audit(entries, metrics, done=True)
+    assert found.problems == (problem,)
+    assert found.sizes == ((1, 20, 8), (21, 30, 12))
+    assert "training steps 21-30: 12 samples each" in found.text()
+
+
+def test_places_of_batches_around_data_that_is_left_out() -> None:
+    entries = [started(1, 0), {"event": "rolled_back", "time": 0, "skip": "3-4"}, started(2, 2, 1)]
+    metrics = []
+    for step in range(1, 9):
+        batch = step if step <= 2 else step + 2
+        places = {"first_sample": (batch - 1) * 8, "num_samples": 8}
+        metrics.append({**line(1 if step <= 2 else 2, step, batch), **places})
+    assert audit(entries, metrics, done=True).problems == ()
+    for late in metrics[2:]:
+        late["first_sample"] -= 8
+    (problem,) = audit(entries, metrics, done=True).problems
+    assert problem == "samples of the batch before again in batches 5"

@@ -387,3 +387,39 @@ def test_without_matplotlib_one_line_says_what_to_install(
 def test_place_that_cannot_be_written_is_one_line(three: Path) -> None:
     with pytest.raises(CreateError, match="Fix: name a folder"):
         write_report(three, three / "journal.jsonl")
+
+
+def test_what_a_person_changed_is_marked_and_no_measure_for_what_follows(
+    make: Callable[..., Path],
+) -> None:
+    """Training steps 3 and 4 are done again with another rate: other losses are no difference."""
+    run_dir = make(
+        [
+            ("run_started", 0, {"recipe": "r"}),
+            ("attempt_started", 1, started(1, 0, "n1")),
+            ("checkpoint_chosen", 6, {"to_step": 2, "user": "alice", "checkpoints": []}),
+            ("attempt_started", 7, started(2, 2, "n1")),
+            ("changed", 9, {"attempt": 2, "step": 3, "user": "alice", "changes": {"lr": [2, 1]}}),
+            ("done", 12, {"step": 5}),
+        ],
+        [(1, s, 1 + s) for s in (1, 2, 3, 4)] + [(2, s, 6 + s) for s in (3, 4, 5)],
+    )
+    lines = read(run_dir / "metrics.jsonl")
+    write(
+        run_dir / "metrics.jsonl", [{**row, "loss": row["loss"] * row["attempt"]} for row in lines]
+    )
+    summary = summarise(run_dir)
+    assert summary.as_json()["changes"] == [
+        {"user": "alice", "attempt": None, "step": 2, "settings": {}},
+        {"user": "alice", "attempt": 2, "step": 3, "settings": {"lr": [2, 1]}},
+    ]
+    assert summary.repeated.num_compared == 0
+    pytest.importorskip("matplotlib")
+    write_report(run_dir)
+    page = (run_dir / "report.html").read_text()
+    assert "Changed by a person" in page
+    assert "lr 2 → 1" in page
+    assert "goes on from training step 2" in page
+    rows = [row for row in read(run_dir / "journal.jsonl") if row["event"] != "changed"]
+    write(run_dir / "journal.jsonl", rows)
+    assert summarise(run_dir).repeated.losses_identical is False
