@@ -6,6 +6,7 @@ SageMaker's SMDDP does:
     python train.py dist.plugin=smdistributed.dataparallel.torch.torch_smddp dist.backend=smddp
 """
 
+import difflib
 import importlib
 
 from torch.distributed import Backend, is_nccl_available
@@ -34,8 +35,10 @@ def backend_name(wanted: str, plugin: str | None, *, on_gpu: bool) -> str:
         return "nccl" if on_gpu else "gloo"
     known = [name for name in Backend.backend_list if name != Backend.UNDEFINED]
     if wanted not in known:
+        near = difflib.get_close_matches(wanted, ["auto", *known], n=1, cutoff=0.6)
+        hint = f"did you mean '{near[0]}'? Or " if near else ""
         fix = f"name the module that registers it in dist.plugin, or use one of {', '.join(known)}"
-        raise bad("dist.backend", f"torch knows no '{wanted}'", fix)
+        raise bad("dist.backend", f"torch knows no '{wanted}'", hint + fix)
     if wanted == "nccl" and not (on_gpu and is_nccl_available()):
         raise bad("dist.backend", "nccl needs GPUs", "use auto or gloo")
     return wanted

@@ -67,6 +67,8 @@ class Data:
 
     dir: str
     blend: dict[str, Any] | None  # folder in `dir`: weight; None: `dir` itself
+    cache: str | None  # folder on the node's own disk to stream through; None: not streamed
+    cache_gib: float
 
 
 @dataclass(frozen=True)

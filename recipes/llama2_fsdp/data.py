@@ -2,11 +2,10 @@
 
 The order is a permutation computed from (seed, epoch, position), so there is no state to save but
 the number of consumed samples, ranks are disjoint by construction, and the order does not depend on
-the world size. A sample costs one read of its own bytes, from a file that is mapped into memory.
+the world size. A sample costs one read of its own bytes.
 """
 
 import hashlib
-import json
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from blend import Blend
+from corpora import Corpus, is_remote, open_corpus
 from errors import Stop
+from stream import Cache, Streamed
 
 MASK = (1 << 64) - 1
 ROUNDS = 6
-PREPARE = "run 'python prepare.py' in the recipe's folder"
 
 
 def mix(value: int) -> int:
@@ -89,16 +89,13 @@ class Wanted(Protocol):
     def blend(self) -> dict[Any, Any] | None:
         """{folder: weight}; None: one corpus, `dir` itself."""
 
+    @property
+    def cache(self) -> str | None:
+        """Folder on the node's own disk to stream through; None: mapped where it lies."""
 
-@dataclass(frozen=True)
-class Corpus:
-    """One file of tokens, and what is kept apart for evaluation."""
-
-    name: str
-    tokens: Any  # one-dimensional, sliced like an array
-    validation: Any | None  # a file of its own; None: the last samples of `tokens`
-    num_train: int  # samples
-    facts: dict[str, Any]  # of meta.json
+    @property
+    def cache_gib(self) -> float:
+        """Largest size of that folder."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +125,7 @@ class Samples:
         weights = {c.name: w for c, w in zip(self.corpora, self.blend.weights, strict=True)}
         return {
             "data.blend": weights if len(told) > 1 else None,
-            "data.tokenizer": _tokenizer(self.corpora[0]),
+            "data.tokenizer": self.corpora[0].tokenizer,
             "data.tokens": told[0] if len(told) == 1 else _sha256("\n".join(told)),
         }
 
@@ -146,9 +143,19 @@ class Samples:
 
     def fetch(self, ids: Sequence[int]) -> npt.NDArray[np.int64]:
         """(len(ids), seq_len + 1) tokens: inputs are [:, :-1], targets [:, 1:]."""
-        return np.stack([self._row(number) for number in ids]).astype(np.int64)
+        places = (self._place(number) for number in ids)
+        return np.stack([tokens[part] for tokens, part in places]).astype(np.int64)
 
-    def _row(self, number: int) -> Any:
+    def prefetch(self, passes: Sequence[Sequence[int]], seed: int) -> None:
+        """Begin to fetch the samples at these positions, where data is streamed."""
+        if not any(isinstance(corpus.tokens, Streamed) for corpus in self.corpora):
+            return
+        for positions in passes:
+            for tokens, part in map(self._place, self.order(positions, seed)):
+                tokens.prefetch(part)
+
+    def _place(self, number: int) -> tuple[Any, slice]:
+        """(file of tokens, part of it) of a sample."""
         if number < self.num_train:
             which = bisect_right(self.starts, number) - 1
             tokens, index = self.corpora[which].tokens, number - self.starts[which]
@@ -157,7 +164,7 @@ class Samples:
             corpus = self.corpora[which]
             tokens = corpus.tokens if corpus.validation is None else corpus.validation
             index += corpus.num_train if corpus.validation is None else 0
-        return tokens[index * self.seq_len : (index + 1) * self.seq_len + 1]
+        return tokens, slice(index * self.seq_len, (index + 1) * self.seq_len + 1)
 
 
 def open_samples(wanted: Wanted, places: Sequence[Path], seq_len: int, num_eval: int) -> Samples:
@@ -170,18 +177,22 @@ def open_samples(wanted: Wanted, places: Sequence[Path], seq_len: int, num_eval:
         num_eval: samples that are held out, of a blend in its proportions.
 
     Raises:
-        Stop: missing or damaged (65), too short or not made for each other (78).
+        Stop: missing or damaged (65), storage fails (74), too short or not made for each other,
+            streamed without a cache (78).
     """
+    if is_remote(wanted.dir) and wanted.cache is None:
+        fix = "name a folder on the node's own disk"
+        raise Stop(Stop.CONFIG, "data.cache", f"null, but {wanted.dir} is streamed", fix)
+    cache = Cache(wanted.cache, wanted.cache_gib) if wanted.cache is not None else None
     weights = wanted.blend or {"": 1}
     blend = Blend(list(weights.values()))
     corpora = []
     for name, held in zip(weights, blend.counts(num_eval), strict=True):
-        tried = [place / wanted.dir / str(name) for place in places]
-        folder = next((p for p in tried if (p / "meta.json").is_file()), tried[0])
-        corpora.append(open_corpus(str(name), folder, seq_len, held))
+        place = _find(wanted.dir, str(name), places)
+        corpora.append(open_corpus(str(name), place, seq_len, held, cache))
     for corpus in corpora[1:]:
         one, other = (
-            (c.facts["vocab_size"], c.facts["dtype"], _tokenizer(c)) for c in (corpora[0], corpus)
+            (c.facts["vocab_size"], c.facts["dtype"], c.tokenizer) for c in (corpora[0], corpus)
         )
         if one != other:
             what = f"{corpora[0].name} and {corpus.name} were prepared with different tokenizers"
@@ -192,66 +203,12 @@ def open_samples(wanted: Wanted, places: Sequence[Path], seq_len: int, num_eval:
     return Samples(tuple(corpora), blend, seq_len, num_eval, tuple(starts))
 
 
-def open_corpus(name: str, folder: Path, seq_len: int, held: int) -> Corpus:
-    """Open one corpus, of which so many samples are held out.
-
-    Raises:
-        Stop: missing or damaged (65), too short (78).
-    """
-    facts = read_meta(folder)
-    tokens = open_tokens(folder / "tokens.bin", facts, int(facts["num_tokens"]))
-    apart = facts.get("validation")
-    validation, num_train = None, (len(tokens) - 1) // seq_len - (0 if apart else held)
-    if apart and held:
-        validation = open_tokens(folder / "validation.bin", facts, int(apart["num_tokens"]))
-        if (len(validation) - 1) // seq_len < held:
-            what = f"{held} samples of {seq_len} tokens are more than validation.bin has"
-            fix = "lower it, or prepare with a larger --validation"
-            raise Stop(Stop.CONFIG, f"eval.samples: {folder}", what, fix)
-    if num_train < 1:
-        what = f"{len(tokens)} tokens leave no sample of {seq_len} beside {held} held out"
-        raise Stop(Stop.CONFIG, "train.seq_len", what, "shorten it, or prepare more text")
-    return Corpus(name, tokens, validation, num_train, facts)
-
-
-def read_meta(folder: Path) -> dict[str, Any]:
-    """What prepare.py says about its files.
-
-    Raises:
-        Stop: missing or damaged (65).
-    """
-    path = folder / "meta.json"
-    try:
-        meta: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        np.dtype(meta["dtype"])
-        numbers = (int(meta["num_tokens"]), int(meta["vocab_size"]))
-        return {**meta, "sha256": str(meta["sha256"]), "num_tokens": numbers[0]}
-    except FileNotFoundError as error:
-        raise Stop(Stop.DATA, f"data {error.filename}", "file not found", PREPARE) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Stop(Stop.DATA, f"data {path}", f"unreadable: {error!r}", PREPARE) from None
-
-
-def open_tokens(path: Path, facts: dict[str, Any], num_tokens: int) -> npt.NDArray[Any]:
-    """Map a file of tokens into memory.
-
-    Raises:
-        Stop: missing, or not as long as it should be (65).
-    """
-    dtype = np.dtype(facts["dtype"])
-    try:
-        num_bytes = path.stat().st_size
-    except OSError as error:
-        raise Stop(Stop.DATA, f"data {path}", f"{error.strerror}", PREPARE) from None
-    if num_bytes != num_tokens * dtype.itemsize:
-        what = f"{num_bytes} bytes instead of {num_tokens} x {dtype.itemsize}"
-        raise Stop(Stop.DATA, f"data {path}", what, PREPARE)
-    return np.memmap(path, dtype=dtype, mode="r")
-
-
-def _tokenizer(corpus: Corpus) -> str | None:
-    told = corpus.facts.get("tokenizer_sha256")
-    return f"{corpus.facts.get('tokenizer')} {told[:12]}" if told else None
+def _find(folder: str, name: str, places: Sequence[Path]) -> str:
+    """The URL, or the first of the folders that is there."""
+    if is_remote(folder):
+        return f"{folder.rstrip('/')}/{name}".rstrip("/")
+    tried = [place / folder / name for place in places]
+    return str(next((p for p in tried if (p / "meta.json").is_file()), tried[0]))
 
 
 def _sha256(text: str) -> str:

@@ -87,9 +87,10 @@ def train(run: resume.Run, config: Config) -> None:
         set_learning_rate(optimizer, learning_rate(config.optim, step, config.train.steps))
         # Batch and training step have the same number, unless data is left out on purpose.
         first = batches.first(run.batch(step))
-        passes = own_positions(
-            first, config.train.micro_batch, num_passes, run.rank, run.world_size
-        )
+        share = (config.train.micro_batch, num_passes, run.rank, run.world_size)
+        passes = own_positions(first, *share)
+        upcoming = own_positions(batches.first(run.batch(step + 1)), *share)
+        samples.prefetch(upcoming, config.train.seed)
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         seen = 0
         for positions in passes:

@@ -186,9 +186,10 @@ class Stream:
         for step in range(self.step + 1, train.steps + 1):
             # Batch and training step have the same number, unless data is left out on purpose.
             first = self.batches.first(run.batch(step))
-            for positions in own_positions(
-                first, train.micro_batch, self.num_passes, run.rank, run.world_size
-            ):
+            share = (train.micro_batch, self.num_passes, run.rank, run.world_size)
+            upcoming = own_positions(self.batches.first(run.batch(step + 1)), *share)
+            samples.prefetch(upcoming, train.seed)
+            for positions in own_positions(first, *share):
                 ids = samples.order(positions, train.seed)
                 tokens = torch.from_numpy(samples.fetch(ids))
                 yield Pass(tokens, digest(positions, ids, first))

@@ -26,7 +26,7 @@ def forward_step(samples: Samples, device: torch.device) -> Step:
     def step(order: Iterator[list[int]], model: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
         ids = next(order)
         batch: dict[str, Tensor | None] = {"tokens": None, "labels": None, "positions": None}
-        if bare(model).pre_process or bare(model).post_process:  # those between see no tokens
+        if reads_tokens([model]):
             tokens = torch.from_numpy(samples.fetch(ids)).to(device)
             positions = torch.arange(samples.seq_len, device=device).expand(len(ids), -1)
             inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
@@ -36,6 +36,11 @@ def forward_step(samples: Samples, device: torch.device) -> Step:
         return output, loss_of
 
     return step
+
+
+def reads_tokens(models: list[Any]) -> bool:
+    """Whether a rank with these pieces of the model sees tokens; those in between do not."""
+    return any(bare(model).pre_process or bare(model).post_process for model in models)
 
 
 def loss_of(each: Tensor) -> tuple[Tensor, Tensor, Tensor]:

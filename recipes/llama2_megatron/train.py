@@ -49,7 +49,14 @@ from log import Logger
 from memory import flops_per_token
 from model import Kernels, bare, build, uses_bf16
 from options import flat
-from steps import added, evaluate, forward_step, seed_dropout, speaks_for_data
+from steps import (
+    added,
+    evaluate,
+    forward_step,
+    reads_tokens,
+    seed_dropout,
+    speaks_for_data,
+)
 
 HERE = Path(__file__).resolve().parent
 MASK = (1 << 64) - 1
@@ -93,7 +100,11 @@ def train(run: resume.Run, config: Config) -> None:
         seed_dropout(config.train.seed, step)
         # Batch and training step have the same number, unless data is left out on purpose.
         first = batches.first(run.batch(step))
-        passes = own_positions(first, config.train.micro_batch, num_passes, data_rank, copies)
+        share = (config.train.micro_batch, num_passes, data_rank, copies)
+        passes = own_positions(first, *share)
+        if reads_tokens(models):
+            upcoming = own_positions(batches.first(run.batch(step + 1)), *share)
+            samples.prefetch(upcoming, config.train.seed)
         order = [samples.order(positions, config.train.seed) for positions in passes]
         for model in models:
             model.zero_grad_buffer()

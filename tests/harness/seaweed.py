@@ -92,6 +92,13 @@ class Seaweed:
                 self.process.wait()
             self.process = None
 
+    def kill(self) -> None:
+        """For good: it takes its time to stop, and nobody needs its files any more."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
 
 def _free_ports(number: int) -> list[int]:
     with contextlib.ExitStack() as held:
@@ -109,4 +116,4 @@ def seaweed(folder: Path) -> Iterator[Seaweed]:
         server.start()
         yield server
     finally:
-        server.stop()
+        server.kill()

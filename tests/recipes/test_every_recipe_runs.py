@@ -326,7 +326,10 @@ def test_one_process_by_hand_with_evaluation(tried: Tried, tmp_path: Path) -> No
     by_hand("train.py", *words)
     assert (run_dir / "DONE").exists()
     start = str(run_dir / "checkpoints" / "step_00000002")
+    words += [f"data.cache={tmp_path}/cache", "data.cache_gib=0.001"]  # streamed: the same
     by_hand("train.py", *words, MUSTER_ATTEMPT="2", MUSTER_RESUME=start)
+    slots = [path for path in (tmp_path / "cache").rglob("*") if path.stat().st_size > 0]
+    assert 3 <= len([path for path in slots if path.is_file()]) <= 16
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 3, 4]
     assert [("eval_loss" in line) for line in lines[:4]] == [False, True, False, True]

@@ -98,6 +98,36 @@ def test_global_batch_names_the_nearest_that_divide(fsdp: Any) -> None:
         fsdp.config.accumulation(two, 3)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "plugin", "part"),
+    [
+        ("glo", None, "torch knows no 'glo'. Fix: did you mean 'gloo'? Or name the module"),
+        ("noted", "plugins.noted", "did you mean 'noted_too'?"),
+        ("warp", None, "torch knows no 'warp'. Fix: name the module that registers it"),
+        ("nccl", None, "nccl needs GPUs"),
+        ("gloo", "no_such_module", "cannot import no_such_module"),
+    ],
+)
+def test_a_back_end_that_nobody_registers_is_one_line(
+    fsdp: Any, monkeypatch: pytest.MonkeyPatch, wanted: str, plugin: str | None, part: str
+) -> None:
+    backend = fsdp.backend
+
+    def registers(name: str) -> None:
+        if name != "plugins.noted":
+            raise ImportError(name)
+        monkeypatch.setattr(backend.Backend, "backend_list", ["undefined", "gloo", "noted_too"])
+
+    monkeypatch.setattr(backend.importlib, "import_module", registers)
+    with pytest.raises(fsdp.errors.Stop, match="Fix: ") as caught:
+        backend.backend_name(wanted, plugin, on_gpu=False)
+    assert part in str(caught.value)
+    assert caught.value.code == 78
+    assert "\n" not in str(caught.value)
+    assert backend.backend_name("auto", None, on_gpu=False) == "gloo"
+    assert backend.backend_name("auto", None, on_gpu=True) == "nccl"
+
+
 def test_every_option_is_explained(fsdp: Any) -> None:
     """A reason beside each option of config.yaml, and a row in the README's table."""
     readme = (RECIPE / "README.md").read_text()

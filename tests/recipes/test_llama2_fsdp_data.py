@@ -102,7 +102,7 @@ def write(folder: Path, num_tokens: int, first: int = 0, **changes: Any) -> None
 
 
 def open_samples(data: Any, folder: Path, seq_len: int, num_eval: int, blend: Any = None) -> Any:
-    wanted = SimpleNamespace(dir=str(folder), blend=blend)
+    wanted = SimpleNamespace(dir=str(folder), blend=blend, cache=None)
     return data.open_samples(wanted, [Path("/")], seq_len, num_eval)
 
 

@@ -304,7 +304,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_result(
         process.communicate(timeout=TIMEOUT_S)  # until its workers have let go of its output
         assert not (out / "meta.json").exists()
         with pytest.raises(fsdp.errors.Stop, match=r"python prepare\.py"):
-            fsdp.data.read_meta(out)
+            fsdp.corpora.read_meta(str(out))
     code, said, err = prepare(*words)
     assert (code, err) == (0, "")
     assert "parts are there" in said.splitlines()[0]
@@ -333,7 +333,7 @@ def test_two_at_once_and_readers_never_see_half(tmp_path: Path, fsdp: Any) -> No
     sizes = set()
     while any(p.poll() is None for p in processes):
         if (out / "meta.json").exists():
-            wanted = SimpleNamespace(dir=str(out), blend=None)
+            wanted = SimpleNamespace(dir=str(out), blend=None, cache=None)
             sizes.add(fsdp.data.open_samples(wanted, [out], 128, 0).num_train)
         time.sleep(0.002)
     assert [p.communicate()[1] for p in processes] == ["", ""]
