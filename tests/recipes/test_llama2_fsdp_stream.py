@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -256,7 +256,11 @@ def test_s3_that_does_not_answer_is_a_matter_of_storage(
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")  # where nobody listens
     monkeypatch.setattr(fsdp.stream, "_clients", {})
     tokens._source._client = fsdp.stream._client(bucket)
-    for broken in (lambda: tokens[:10], lambda: open_samples(fsdp, bucket, tmp_path)):
+    attempts: list[Callable[[], Any]] = [
+        lambda: tokens[:10],
+        lambda: open_samples(fsdp, bucket, tmp_path),
+    ]
+    for broken in attempts:
         with pytest.raises(fsdp.errors.Stop, match="S3 does not answer") as caught:
             broken()
         assert caught.value.code == 74
