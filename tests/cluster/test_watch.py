@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -233,18 +234,40 @@ def test_an_order_of_a_person_is_obeyed_and_one_that_is_nearly_right_is_explaine
     until(lambda: place.cluster.states()["n1"] == "idle")
 
 
-@pytest.mark.slow
-def test_a_reboot_that_does_not_help_ends_in_a_replacement(place: Place, until: Until) -> None:
-    """A GPU that is still gone after the reboot fails three verifications."""
-    gpus = place.cluster.folder.path / "nodes/n1/gpus"
+def lose_a_gpu(place: Place) -> str:
+    """It is still gone after the reboot."""
     place.cluster.node("gpu-break", "n1", gpu=2, how="gone")
+    return "gpu_count"
+
+
+def condemn_a_gpu(place: Place) -> str:
+    """It works well, but another node has written down that it is to be replaced."""
+    strikes = place.folder / "strikes"
+    strikes.mkdir()
+    place.site(strikes_path=str(strikes))
+    row = (place.cluster.folder.path / "nodes/n1/gpus").read_text().splitlines()[2]
+    strike = {"time": time.time(), "boot": "aaaaaaaa", "node": "n9", "rule": "xid.79"}
+    text = json.dumps([{**strike, "action": "replace"}])
+    (strikes / f"{row.split('|')[3]}.json").write_text(text)
+    return "gpu_strikes"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("harm", [lose_a_gpu, condemn_a_gpu])
+def test_a_reboot_that_does_not_help_ends_in_a_replacement(
+    place: Place, until: Until, harm: Callable[[Place], str]
+) -> None:
+    """A GPU that is wrong after the reboot, too, fails three verifications."""
+    gpus = place.cluster.folder.path / "nodes/n1/gpus"
+    check = harm(place)
     before = gpus.read_text()
     place.drain("n1", UNFIT.replace("replace", "reboot"))
     with place.watching():
         until(lambda: "returned" in place.names("n1"), limit_s=180)
     names = place.names("n1")
     assert names[:2] == ["reboot_started", "reboot_ended"]
-    assert names.count("verify_failed") == 3
+    refused = [line["why"] for line in place.events("n1") if line["event"] == "verify_failed"]
+    assert [check in why for why in refused] == [True] * 3, refused
     assert names[-10:] == ["replace_started", "replace_ended", *BACK]
     (replaced,) = [line for line in place.events("n1") if line["event"] == "replace_started"]
     assert replaced["why"].endswith("a reboot did not help")
