@@ -41,6 +41,7 @@ class Train:
     micro_batch: int  # samples per forward pass of one rank
     seq_len: int  # tokens per sample
     seed: int
+    init: str | None  # folder with Hugging Face weights; null: drawn, as seed says
     precision: str  # auto | bf16 | fp32
     recompute: int | str  # none | full | n: every n-th block
     compile: bool

@@ -7,14 +7,18 @@ Source of the architecture: Touvron et al., "Llama 2", 2023.
 
 import hashlib
 import math
+from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional as F  # noqa: N812  (everybody calls it F)
 
 from config import Model
+
+Source = Callable[[str, npt.NDArray[np.int64]], npt.NDArray[np.float32]]  # name, rows to rows
 
 INIT_STD = 0.02
 INIT_ROWS = 64  # rows per random stream: a rank draws its own rows, rarely more
@@ -175,6 +179,15 @@ def init_weights(model: Llama, seed: int) -> None:
         start, local = _own_rows(parameter)
         std = residual if name.endswith((".wo.weight", ".w2.weight")) else INIT_STD
         _draw_rows(local, start, parameter.shape[0], f"{seed}/{name}", std)
+
+
+@torch.no_grad()
+def copy_weights(model: Llama, source: Source) -> None:
+    """Set all weights from somewhere else; a rank asks for the rows that it owns, not for more."""
+    for name, parameter in model.named_parameters():
+        start, local = _own_rows(parameter)
+        if len(local):
+            local.copy_(torch.from_numpy(source(name, np.arange(start, start + len(local)))))
 
 
 def _own_rows(parameter: Tensor) -> tuple[int, Tensor]:

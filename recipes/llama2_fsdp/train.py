@@ -46,8 +46,9 @@ from config import Config, Optim, accumulation
 from config import load as load_config
 from data import Samples, as_int64, digest, open_samples, own_positions
 from errors import Stop
+from hf_weights import Weights, open_weights
 from log import Logger
-from model import Llama, flops_per_token, init_weights
+from model import Llama, copy_weights, flops_per_token, init_weights
 from options import flat
 
 HERE = Path(__file__).resolve().parent
@@ -64,13 +65,16 @@ def train(run: resume.Run, config: Config) -> None:
     facts = run_facts(config, samples)
     saved = agreed(lambda: read_checkpoint(run, facts))
     batches = agreed(lambda: next_batches(run, config, saved))
+    given = agreed(lambda: open_init(run, config))
     run.note_settings(flat(config))
 
     model, optimizer = build(config, device)
-    if run.resume is None:
-        init_weights(model, config.train.seed)
-    else:
+    if run.resume is not None:
         load(run.resume, model, optimizer, saved["step"], group)
+    elif given is not None:
+        copy_weights(model, given.rows)
+    else:
+        init_weights(model, config.train.seed)
     # The NaNs have shown what was not initialised; in training they would cost memory bandwidth.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     saver = Saver(
@@ -245,6 +249,14 @@ def next_batches(run: resume.Run, config: Config, saved: dict[str, Any]) -> Batc
     """Batches of this size from here on; those before the checkpoint keep theirs."""
     size = config.train.global_batch
     return go_on(saved["batches"], run.batch(saved["step"]), size, run.skip)
+
+
+def open_init(run: resume.Run, config: Config) -> Weights | None:
+    """Weights to start from, looked through; None: a checkpoint is there, or they are drawn."""
+    if run.resume is not None or config.train.init is None:
+        return None
+    places = [base / config.train.init for base in (run.recipe_dir, HERE)]
+    return open_weights(next((p for p in places if p.is_dir()), places[0]), config.model)
 
 
 def build(config: Config, device: torch.device) -> tuple[Llama, torch.optim.Optimizer]:

@@ -21,8 +21,9 @@ from checkpoint import Saver, live_state, load
 from config import Config, Optim
 from data import MASK, Samples, as_int64
 from errors import Stop
+from hf_weights import Weights
 from log import Logger
-from model import flops_per_token, init_weights
+from model import copy_weights, flops_per_token, init_weights
 from module import Pass, Pretraining
 from together import end_together
 
@@ -41,12 +42,15 @@ class Contract(pl.Callback):
         *,
         facts: dict[str, Any],
         saved: dict[str, Any],
+        given: Weights | None,
         group: dist.ProcessGroup,
     ) -> None:
-        """`saved` says where the run goes on, `facts` what must not change until it ends."""
+        """`saved` says where the run goes on, `facts` what must not change until it ends; `given`
+        are weights to start from. The group is for checkpoints alone.
+        """
         self.run, self.config = run, config
         self.samples, self.batches = data
-        self.facts, self.group = facts, group
+        self.facts, self.given, self.group = facts, given, group
         self.step, self.consumed, self.loss = saved["step"], saved["consumed"], saved["loss"]
         self.started = 0.0
         # Lightning's own handler talks to the other ranks from inside a signal: they would hang.
@@ -54,12 +58,14 @@ class Contract(pl.Callback):
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Set the weights: drawn, or those of the checkpoint that the supervisor has verified."""
+        """Set the weights: of the checkpoint that the supervisor has verified, given, or drawn."""
         module, optimizer = _ours(pl_module), trainer.optimizers[0]
-        if self.run.resume is None:
-            init_weights(module.model, self.config.train.seed)
-        else:
+        if self.run.resume is not None:
             load(self.run.resume, module.model, optimizer, self.step, self.group)
+        elif self.given is not None:
+            copy_weights(module.model, self.given.rows)
+        else:
+            init_weights(module.model, self.config.train.seed)
         # The NaNs have shown what was not initialised; later they would cost memory bandwidth.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         count_from(trainer, self.step)

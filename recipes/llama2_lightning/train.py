@@ -48,6 +48,7 @@ from contract import Contract
 from data import Samples, digest, open_samples, own_positions
 from environment import Started
 from errors import Stop
+from hf_weights import Weights, open_weights
 from model import Llama
 from module import Pass, Pretraining
 from options import flat
@@ -65,10 +66,13 @@ def train(run: resume.Run, config: Config) -> None:
     facts = run_facts(config, samples)
     saved = agreed(lambda: read_checkpoint(run, facts))
     batches = agreed(lambda: next_batches(run, config, saved))
+    given = agreed(lambda: open_init(run, config))
     run.note_settings(flat(config))
 
     module = Pretraining(config)
-    contract = Contract(run, config, (samples, batches), facts=facts, saved=saved, group=group)
+    contract = Contract(
+        run, config, (samples, batches), facts=facts, saved=saved, given=given, group=group
+    )
     quieten()
     trainer = pl.Trainer(
         accelerator=device.type,
@@ -162,6 +166,14 @@ def next_batches(run: resume.Run, config: Config, saved: dict[str, Any]) -> Batc
     """Batches of this size from here on; those before the checkpoint keep theirs."""
     size = config.train.global_batch
     return go_on(saved["batches"], run.batch(saved["step"]), size, run.skip)
+
+
+def open_init(run: resume.Run, config: Config) -> Weights | None:
+    """Weights to start from, looked through; None: a checkpoint is there, or they are drawn."""
+    if run.resume is not None or config.train.init is None:
+        return None
+    places = [base / config.train.init for base in (run.recipe_dir, HERE)]
+    return open_weights(next((p for p in places if p.is_dir()), places[0]), config.model)
 
 
 def quieten() -> None:

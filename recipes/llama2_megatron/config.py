@@ -47,6 +47,7 @@ class Train:
     micro_batch: int  # samples per forward pass of one model
     seq_len: int  # tokens per sample
     seed: int
+    init: str | None  # folder with Hugging Face weights; null: drawn, as seed says
     precision: str  # auto | bf16 | fp32
     dropout: float  # of attention weights and of what is added to the residual path
     recompute: str  # none | attention | full

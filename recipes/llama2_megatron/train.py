@@ -45,6 +45,7 @@ from checkpoint import Saver, compare, load, prepare_adamw, read_facts
 from config import Config, Optim
 from data import Samples, as_int64, digest, open_samples, own_positions
 from errors import Stop
+from hf_weights import Weights, open_weights
 from log import Logger
 from memory import flops_per_token
 from model import Kernels, bare, build, uses_bf16
@@ -57,6 +58,7 @@ from steps import (
     seed_dropout,
     speaks_for_data,
 )
+from whole_weights import need_llama
 
 HERE = Path(__file__).resolve().parent
 MASK = (1 << 64) - 1
@@ -72,12 +74,14 @@ def train(run: resume.Run, config: Config) -> None:
     facts = run_facts(config, samples)
     saved = agreed(lambda: read_checkpoint(run, config, facts))
     batches = agreed(lambda: next_batches(run, config, saved))
+    given = agreed(lambda: open_init(run, config))
     run.note_settings(flat(config))
 
     seed_dropout(config.train.seed, saved["step"])
     models = agreed(lambda: build(config, kernels))
     if run.resume is None:
-        weights.fill(models, config.model, weights.initial(config.model, config.train.seed))
+        drawn = weights.initial(config.model, config.train.seed)
+        weights.fill(models, config.model, drawn if given is None else given.rows)
     optimizer = make_optimizer(config, kernels, models)
     if run.resume is not None:
         load(run.resume, models, optimizer, saved["step"], saved["format"])
@@ -276,6 +280,15 @@ def next_batches(run: resume.Run, config: Config, saved: dict[str, Any]) -> Batc
     """Batches of this size from here on; those before the checkpoint keep theirs."""
     size = config.train.global_batch
     return go_on(saved["batches"], run.batch(saved["step"]), size, run.skip)
+
+
+def open_init(run: resume.Run, config: Config) -> Weights | None:
+    """Weights to start from, looked through; None: a checkpoint is there, or they are drawn."""
+    if run.resume is not None or config.train.init is None:
+        return None
+    need_llama("train.init", config.model)
+    places = [base / config.train.init for base in (run.recipe_dir, HERE)]
+    return open_weights(next((p for p in places if p.is_dir()), places[0]), config.model)
 
 
 def fixed_layout(config: Config) -> dict[str, Any]:

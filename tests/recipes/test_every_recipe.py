@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -104,3 +105,15 @@ def test_files_that_say_the_same_are_the_same() -> None:
 @each_recipe
 def test_main_readme_has_a_row(folder: Path) -> None:
     assert f"| `{folder.name}` |" in (ROOT / "README.md").read_text()
+
+
+@each_recipe
+def test_page_of_framework_equality_has_its_tolerances(folder: Path) -> None:
+    golden = json.loads((ROOT / "tests" / "golden" / f"{folder.name}.json").read_text())
+    page = (ROOT / "docs" / "reference" / "framework_equality.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{folder.name}` |")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    limits = [float(cell) for cell in cells[2:4]]
+    assert limits == [golden["equality"]["first"], golden["equality"]["curve"]]
+    for seen, limit in zip(cells[4:], limits, strict=True):
+        assert float(seen) <= limit

@@ -1,0 +1,71 @@
+"""Whole weights under their published names, out of a checkpoint of any layout.
+
+The library stacks the layers of the whole model into one tensor for each kind of weight, so all
+weights are read at once: as much memory as they have bytes, and no GPU.
+"""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from config import Model
+from errors import Stop
+from hf_names import weights_of
+from pieces import Shard, pieces
+
+LAYERS = "decoder.layers."
+
+
+def need_llama(where: str, shape: Model) -> None:
+    """Refuse what Hugging Face's Llama cannot hold.
+
+    Raises:
+        Stop: other norms, biases or experts (78).
+    """
+    if (shape.norm, shape.mlp, shape.bias, shape.num_experts) != ("rms", "swiglu", False, 0):
+        what = f"{shape.size} is not a Llama: it has other norms, biases or experts"
+        raise Stop(Stop.CONFIG, where, what, "use one of Llama's sizes")
+
+
+class WholeWeights:
+    """The weights of one checkpoint."""
+
+    def __init__(self, path: Path, shape: Model) -> None:
+        """Read them."""
+        need_llama(f"checkpoint {path}", shape)
+        reader = FileSystemReader(path)
+        state: dict[str, Any] = {
+            key: torch.empty(entry.size, dtype=entry.properties.dtype)
+            for key, entry in reader.read_metadata().state_dict_metadata.items()
+            if isinstance(entry, TensorStorageMetadata) and not key.startswith("optimizer.")
+        }
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message="torch.distributed is"
+            )  # not here: one process
+            state_dict_loader.load(state, storage_reader=reader, no_dist=True)
+        self._found = {name: torch.empty(size) for name, size in weights_of(shape).items()}
+        for key, tensor in state.items():
+            if key.startswith(LAYERS):
+                for layer, part in enumerate(tensor):
+                    self._put(f"{LAYERS}{layer}.{key.removeprefix(LAYERS)}", part, shape)
+            else:
+                self._put(key, tensor, shape)
+
+    def _put(self, name: str, tensor: Tensor, shape: Model) -> None:
+        start = 0
+        for piece in pieces(name, shape, Shard(0, 1)):
+            rows = torch.from_numpy(np.asarray(piece.rows))
+            self._found[piece.name][rows] = tensor[start : start + len(rows)].float()
+            start += len(rows)
+
+    def read(self, names: list[str]) -> dict[str, Tensor]:
+        """Published names to whole weights."""
+        return {name: self._found[name] for name in names}
