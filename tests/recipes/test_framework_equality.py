@@ -102,14 +102,22 @@ def test_the_plain_loop_of_transformers_is_the_golden_curve(start: SimpleNamespa
     assert losses[-1] < losses[0] - 1
 
 
+def need(recipe: Path) -> dict[str, Any]:
+    """What tests/golden says about a recipe; skipped where its libraries are not."""
+    golden: dict[str, Any] = json.loads(
+        (ROOT / "tests" / "golden" / f"{recipe.name}.json").read_text()
+    )
+    for module in golden["needs"]:
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            pytest.skip(f"{module} is not installed. Fix: ./run tests")
+    return golden
+
+
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.name)
 def test_a_recipe_follows_transformers_and_they_read_what_it_exports(
     recipe: Path, start: SimpleNamespace, launch: Any, tmp_path: Path
 ) -> None:
-    mine = json.loads((ROOT / "tests" / "golden" / f"{recipe.name}.json").read_text())
-    for module in mine["needs"]:
-        if importlib.util.find_spec(module.partition(".")[0]) is None:
-            pytest.skip(f"{module} is not installed. Fix: ./run tests")
+    mine = need(recipe)
     smoke = load_recipe(recipe).smoke
     words = (
         *smoke.overrides, f"train.steps={STEPS}", f"train.init={start.folder}",
@@ -139,3 +147,17 @@ def test_a_recipe_follows_transformers_and_they_read_what_it_exports(
     assert done.stderr == ""
     model = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "hf", dtype=torch.float32)
     assert held_out(model, start.samples) == pytest.approx(evaluated, rel=2e-6)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.name)
+def test_weights_of_another_shape_are_one_line_before_training(
+    recipe: Path, start: SimpleNamespace, launch: Any, tmp_path: Path
+) -> None:
+    need(recipe)
+    words = (f"train.init={start.folder}", f"data.dir={start.data}", "model.ffn_dim=384")
+    ranks = launch(recipe, tmp_path, 2, *words, "train.steps=1")
+    assert ranks.codes() == [78, 78]
+    (line,) = "".join(ranks.errors()).splitlines()
+    assert f"{start.folder}/config.json: intermediate_size is 352" in line
+    assert "Fix: give model.ffn_dim=352" in line
+    assert ranks.metrics() == {}
