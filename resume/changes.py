@@ -35,18 +35,13 @@ def read(run_dir: Path, attempt: int) -> Optional[dict[str, Any]]:
     return found if isinstance(found, dict) else None
 
 
-def before(run_dir: Path, attempt: int) -> Optional[dict[str, Any]]:
-    """Settings of the last attempt before this one that said so."""
-    for number in range(attempt - 1, 0, -1):
-        found = read(run_dir, number)
-        if found is not None:
-            return found
-    return None
-
-
 def note_changes(s: Supervisor, attempt: int, first_step: int) -> bool:
-    """Write down which settings are others than before; True: some are."""
-    now, then = read(s.run_dir, attempt), before(s.run_dir, attempt)
+    """Write down which settings are others than before; True: some are.
+
+    To be called before the journal has the `first_step` of the attempt. Attempts that did not come
+    to a training step do not count: what they were to change, the next one changes.
+    """
+    now, then = read(s.run_dir, attempt), read(s.run_dir, s.state.stepped_in)
     changes = difference(then, now) if now is not None and then is not None else {}
     if changes:
         facts = {"attempt": attempt, "step": first_step, "changes": changes, "user": user()}

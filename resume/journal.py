@@ -61,6 +61,7 @@ class State:
     rollbacks: int = 0
     rolling_back: list[str] = field(default_factory=list)  # not to be picked by the next attempt
     windows: list[skips.Window] = field(default_factory=list)  # batches that are left out
+    stepped_in: int = 0  # the last attempt that came to a training step
     changed_in: int = 0  # the last attempt whose settings were others than before
     chosen_for: Optional[str] = None  # job for which a person has chosen a checkpoint
     reopened: bool = False  # and what was done is to be done again
@@ -102,6 +103,8 @@ class State:
             self.verified.add(step_of(entry["checkpoint"]))
         elif event == "copied":
             self.archived.add(step_of(entry["checkpoint"]))
+        elif event == "first_step":
+            self.stepped_in = int(entry["attempt"])
         elif event == "changed":
             self.changed_in = int(entry["attempt"])
         elif event == "checkpoint_chosen":

@@ -155,10 +155,12 @@ def prepare(options: argparse.Namespace, files: list[Path], source: str) -> dict
         remove_leftovers(folder)
         make_parts(task, parts, options.workers)
         meta = put_together(out, folder, len(parts), facts)
-    except OSError as error:
+    except (OSError, Stop) as error:
         have = read_meta(out)
         if have is not None and have.get("source") == source:
             return have  # another node has finished the same, and removed the parts
+        if isinstance(error, Stop):
+            raise
         fix = "free space there, or name another folder with --out"
         raise Stop(Stop.STORAGE, f"prepare.py: {out}", str(error), fix) from None
     for old in out.glob(".parts.*"):

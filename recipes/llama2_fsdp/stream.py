@@ -133,7 +133,11 @@ def _client(url: str) -> Any:
 @contextmanager
 def _asking(url: str) -> Iterator[None]:
     """Turn what goes wrong with S3 into one line; of an error only its code is told."""
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+    from botocore.exceptions import (  # noqa: PLC0415
+        BotoCoreError,
+        ClientError,
+        NoCredentialsError,
+    )
 
     try:
         yield
@@ -143,6 +147,9 @@ def _asking(url: str) -> Iterator[None]:
             raise FileNotFoundError(2, "not found", url) from None
         fix = "look at the rights of the bucket and at the service"
         raise Stop(Stop.STORAGE, f"data {url}", f"S3 says {code}", fix) from None
+    except NoCredentialsError:
+        fix = "see how boto3 finds credentials: environment, ~/.aws, role of the machine"
+        raise Stop(Stop.CONFIG, f"data {url}", "there are no credentials", fix) from None
     except (BotoCoreError, OSError) as error:
         what = f"S3 does not answer: {type(error).__name__}"
         fix = "look at network, endpoint and credentials"

@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -309,6 +310,44 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_result(
     assert (code, err) == (0, "")
     assert "parts are there" in said.splitlines()[0]
     assert_same(much[1], out)
+
+
+def test_progress_is_told_now_and_then(
+    much: tuple[Path, Path],
+    tmp_path: Path,
+    fsdp: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(fsdp.prepare, "TALK_S", 0.0)
+    words = ["--input", str(much[0]), "--part-mb", "0.05", "--workers", "1"]
+    fsdp.prepare.main([*words, "--out", str(tmp_path / "out")])
+    *progress, last = capsys.readouterr().out.splitlines()
+    total = len(progress) + 1
+    for number, line in enumerate(progress, 1):
+        want = rf"{number} of {total} parts, [\d.]+ MB/s, \d+ min left"
+        assert re.fullmatch(want, line), line
+    assert total > 2
+    assert "tokens of 24 files" in last
+
+
+def test_who_is_late_finds_the_work_of_another_node_done(
+    much: tuple[Path, Path], tmp_path: Path, fsdp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other has finished, and removed the parts while this one was at work on one."""
+    words = ["--input", str(much[0]), "--out", str(tmp_path / "out"), "--workers", "1"]
+    make = fsdp.parts.make
+
+    def late(*arguments: Any) -> None:
+        monkeypatch.setattr(fsdp.parts, "make", make)
+        assert prepare(*words)[0] == 0
+        make(*arguments)
+
+    monkeypatch.setattr(fsdp.parts, "make", late)
+    fsdp.prepare.main(words)
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "meta.json", "tokens.bin", "tokens.idx",
+    ]  # fmt: skip
 
 
 def test_a_line_is_named_by_its_number_in_the_file_wherever_it_was_cut(tmp_path: Path) -> None:

@@ -268,6 +268,21 @@ def test_s3_that_does_not_answer_is_a_matter_of_storage(
         assert SECRET not in str(caught.value)
 
 
+def test_s3_without_credentials_is_a_matter_of_configuration(
+    fsdp: Any, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(fsdp.stream, "_clients", {})
+    import boto3
+
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    with pytest.raises(fsdp.errors.Stop, match="there are no credentials") as caught:
+        open_samples(fsdp, bucket, tmp_path)
+    assert caught.value.code == 78
+
+
 def test_a_run_trains_from_s3(fsdp: Any, data_dir: Path, bucket: str, tmp_path: Path) -> None:
     recipe = Path(__file__).resolve().parents[2] / "recipes" / "llama2_fsdp"
     words = ["train.steps=2", "model.num_layers=1", "log.tensorboard=false", "train.global_batch=4"]

@@ -51,13 +51,20 @@ def settings(run_dir: Path, attempt: int, **values: Any) -> None:
 
 def test_what_differs_from_the_attempt_before_is_written_down(tmp_path: Path) -> None:
     s: Any = Supervisor(tmp_path)
+
+    def step(attempt: int, first_step: int) -> bool:
+        found = changes.note_changes(s, attempt, first_step)
+        s.note("first_step", attempt=attempt)
+        return found
+
     settings(tmp_path, 1, lr=0.1, batch=16, gone=1)
-    assert not changes.note_changes(s, 1, 1)
+    assert not step(1, 1)
     settings(tmp_path, 2, lr=0.1, batch=16, gone=1)
-    assert not changes.note_changes(s, 2, 11)
-    settings(tmp_path, 4, lr=0.05, batch=16, new="x")  # attempt 3 did not come so far
-    assert changes.note_changes(s, 4, 31)
-    (entry,) = s.entries
+    assert not step(2, 11)
+    settings(tmp_path, 3, lr=0.05, batch=16, new="x")  # did not come to a training step
+    settings(tmp_path, 4, lr=0.05, batch=16, new="x")
+    assert step(4, 31)
+    (entry,) = [entry for entry in s.entries if entry["event"] == "changed"]
     assert entry["changes"] == {"gone": [1, None], "lr": [0.1, 0.05], "new": [None, "x"]}
     assert (entry["attempt"], entry["step"], entry["job"]) == (4, 31, "7")
     assert entry["user"] == changes.user()
@@ -69,6 +76,7 @@ def test_what_differs_from_the_attempt_before_is_written_down(tmp_path: Path) ->
 def test_other_ranks_and_recipes_that_say_nothing_change_nothing(tmp_path: Path) -> None:
     s: Any = Supervisor(tmp_path)
     assert not changes.note_changes(s, 5, 1)
+    s.state.stepped_in = 4
     settings(tmp_path, 4, lr=1)
     assert not changes.note_changes(s, 5, 1)
     (tmp_path / "settings" / "attempt_005.json").write_text("{torn")
