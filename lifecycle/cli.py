@@ -1,10 +1,11 @@
-"""`muster describe`: look at a cluster.yaml before a machine does."""
+"""`muster describe` looks at a cluster.yaml, `muster create` makes this machine a node of it."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,26 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add `describe`."""
+    """Add `describe` and `create`."""
     text = "check and show the description of a cluster: cluster.yaml, or what a platform says"
     parser = subparsers.add_parser("describe", help=text, description=text)
     parser.set_defaults(verb="describe", func=_describe)
     add_source(parser)
     parser.add_argument("--json", action="store_true", help="print everything, defaults included")
+    text = "make this machine the node that cluster.yaml says it is; run it as often as you like"
+    create = subparsers.add_parser("create", help=text, description=text)
+    create.set_defaults(verb="create", func=_create)
+    add_source(create)
+    create.add_argument("--check", action="store_true", help="only say what would change")
+    create.add_argument("--from", dest="since", metavar="STEP", help="leave out those before")
+    create.add_argument("--only", action="append", default=[], metavar="STEP")
+    create.add_argument("--list", action="store_true", help="only list this node's steps")
+    create.add_argument("--node", help="which node this machine is; its addresses say otherwise")
+    create.add_argument("--wait-s", type=float, default=300.0, help="for network and platform")
+    create.add_argument("--steps", type=Path, default=Path(__file__).parent / "steps")
+    create.add_argument("--state", type=Path, default=Path("/var/lib/muster/create"))
+    create.add_argument("--logs", type=Path, default=Path("/var/log/muster/create"))
+    create.add_argument("--secrets", type=Path, default=Path("/etc/muster/secrets"))
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +76,38 @@ def description_of(args: argparse.Namespace) -> Description:
     if not files and platform is None:
         raise UsageError("describe", "no description", "name a cluster.yaml")
     return load.load_description(files[0] if files else None, assignments, platform)
+
+
+def _create(args: argparse.Namespace) -> int:
+    from lifecycle.runner import run, whoami  # noqa: PLC0415
+    from lifecycle.runner.execute import Places  # noqa: PLC0415
+    from lifecycle.runner.ledger import Ledger  # noqa: PLC0415
+    from lifecycle.runner.lock import only_one  # noqa: PLC0415
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    began = time.monotonic()
+    wait_s = args.wait_s
+    description, node = whoami.arrive(lambda: description_of(args), args.node, wait_s, say)
+    plan = run.plan(description, node, args.steps, dry=args.check, since=args.since, only=args.only)
+    if args.list:
+        print("\n".join(f"{step.name:14} {step.summary}" for step in plan.steps))
+        return 0
+    places = Places(args.state, args.logs, args.secrets, args.steps.parent / "lib")
+    places.create()
+    with only_one(places.state / "lock", wait_s):
+        run.write_facts(plan, places)
+        ledger = Ledger(places.state, node.name)
+        try:
+            tally = run.run_plan(plan, places, ledger, say)
+        finally:
+            if description.shared_dir is not None and not args.check:
+                reason = ledger.copy_to(description.shared_dir / "ledger")
+                if reason is not None:
+                    say(f"the ledger's copy in {description.shared_dir} failed: {reason}")
+    say(run.last_line(plan, tally, time.monotonic() - began))
+    return 1 if args.check and (tally.names("differs") or tally.names("failed")) else 0
 
 
 def _describe(args: argparse.Namespace) -> int:

@@ -16,8 +16,12 @@ from typing import Optional
 from muster.errors import MusterError
 
 MODULES = ("resume.cli", "healthcheck.cli", "lifecycle.cli", "muster.cluster.cli", "slurm.cli")
-ALONE = {"check": "healthcheck.cli", "guard": "resume.cli", "caretake": "resume.cli"}
-"""Verbs that nodes start all the time: each loads the module that has it, and no other."""
+ALONE = {
+    **dict.fromkeys(("guard", "caretake"), "resume.cli"),
+    **dict.fromkeys(("create", "describe"), "lifecycle.cli"),
+    "check": "healthcheck.cli",
+}
+"""Verbs that nodes start all the time, or first of all: each loads the module that has it only."""
 
 
 class _Parser(argparse.ArgumentParser):

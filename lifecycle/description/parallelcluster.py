@@ -1,31 +1,22 @@
 """What AWS ParallelCluster says to a custom action, as plain values for `load_description`.
 
-A custom action gets the words of `Args:` and finds /etc/parallelcluster/cfnconfig, lines of
-NAME=value for bash. Our words are those of `muster describe`: where cluster.yaml is, and dotted
-assignments. ParallelCluster writes slurm.conf and starts Slurm's daemons itself; partitions,
-groups and their nodes stand in cluster.yaml.
+A custom action finds /etc/parallelcluster/cfnconfig, lines of NAME=value for bash. The words of its
+`Args:` are those of `muster create`, and on_node_configured.sh passes them on: where cluster.yaml
+is, and dotted assignments. ParallelCluster writes slurm.conf and starts Slurm's daemons itself;
+partitions, groups and their nodes stand in cluster.yaml.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from muster.errors import ConfigError, DataError, UsageError
+from muster.errors import ConfigError, DataError
 
 CFNCONFIG = Path("/etc/parallelcluster/cfnconfig")
 _ROLE_OF = {"HeadNode": "head", "ComputeFleet": "compute", "LoginNode": "login"}
-
-
-@dataclass(frozen=True)
-class CustomAction:
-    """The words of a custom action."""
-
-    description: Path
-    assignments: list[str]
 
 
 @dataclass(frozen=True)
@@ -36,21 +27,6 @@ class CfnConfig:
     role: str  # head, login or compute, of this node
     head_address: Optional[str]
     queue: Optional[str]
-
-
-def read_arguments(words: Sequence[str]) -> CustomAction:
-    """`[CLUSTER_YAML] [key=value ...]`, after the address of the script if that stands first.
-
-    Raises:
-        UsageError: there is no path of a description, or a word that is neither.
-    """
-    rest = [word for word in words if not word.startswith(("s3://", "https://"))]
-    paths = [word for word in rest if word.startswith("/") and "=" not in word]
-    assignments = [word for word in rest if "=" in word]
-    if len(paths) != 1 or len(paths) + len(assignments) != len(rest):
-        fix = "Args: [/path/cluster.yaml, slurm.lost_after_s=60]"
-        raise UsageError("custom action", f"'{' '.join(rest)}' is not what it takes", fix)
-    return CustomAction(Path(paths[0]), assignments)
 
 
 def read_cfnconfig(path: Path = CFNCONFIG) -> CfnConfig:

@@ -18,7 +18,7 @@ from lifecycle.description import cloud_init, hyperpod, parallelcluster
 from lifecycle.description.load import from_values, load_description
 from lifecycle.description.nodes import of_role
 from muster.cli import build_parser, main
-from muster.errors import ConfigError, DataError, MusterError, UsageError
+from muster.errors import ConfigError, DataError, MusterError
 
 ROOT = Path(__file__).resolve().parents[3]
 P5 = ROOT / "lifecycle" / "examples" / "hyperpod_p5"
@@ -209,23 +209,13 @@ cfn_head_node_private_ip=10.0.0.4
 """
 
 
-def test_cfnconfig_and_the_words_of_a_custom_action(tmp_path: Path) -> None:
+def test_cfnconfig_goes_with_a_file(tmp_path: Path) -> None:
     config = parallelcluster.read_cfnconfig(put(tmp_path, "cfnconfig", CFNCONFIG))
     assert (config.cluster, config.role, config.queue) == ("talk", "compute", "train")
     assert config.head_address == "10.0.0.4"
-    words = ["s3://bucket/entry.sh", "/shared/cluster.yaml", "slurm.lost_after_s=60"]
-    action = parallelcluster.read_arguments(words)
-    assert str(action.description) == "/shared/cluster.yaml"
-    assert action.assignments == ["slurm.lost_after_s=60"]
     values = yaml.safe_load((P4DE / "cluster.yaml").read_text())
-    made = from_values(values, "x", action.assignments, parallelcluster.platform_values(config))
+    made = from_values(values, "x", ["slurm.lost_after_s=60"], parallelcluster.platform_values(config))
     assert (made.name, made.platform, made.slurm.lost_after_s) == ("p4de", "parallelcluster", 60)
-
-
-@pytest.mark.parametrize("words", [[], ["cluster.yaml"], ["/a", "/b"], ["--dry-run", "/a"]])
-def test_other_words_of_a_custom_action_are_refused(words: list[str]) -> None:
-    with pytest.raises(UsageError):
-        parallelcluster.read_arguments(words)
 
 
 def test_cfnconfig_of_no_node_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Secrets: read from where the description says, kept in files of root's, never printed and never on a command line.
+set -euo pipefail
+
+# secret::fetch NAME FILE CMD...: the secret is in $MUSTER_SECRETS/NAME, from a file or from a command that prints it.
+# Without either a random one is made, once.
+secret::fetch() {
+  local -r place=$MUSTER_SECRETS/$1 file=$2
+  local part
+  shift 2
+  if [[ -z $file && $# -eq 0 && -s $place ]]; then
+    return 0
+  fi
+  part=$(umask 077 && mktemp "$MUSTER_SECRETS/.new.XXXXXX")
+  if [[ -n $file ]]; then
+    cat "$file" >"$part" || step::fail 75 "the secret's file $file cannot be read"
+  elif (($# > 0)); then
+    timeout 60 "$@" >"$part" </dev/null || step::fail 75 "the command for the secret, $1, failed"
+  else
+    secret::random >"$part"
+  fi
+  [[ -s $part ]] || step::fail 75 "the secret from ${file:-$1} is empty"
+  mv -f "$part" "$place"
+}
+
+# 32 random bytes in hexadecimal: no character that anybody would have to quote.
+secret::random() {
+  od -An -tx1 -N32 /dev/urandom | tr -d ' \n'
+  echo
+}
+
+# The secret on standard output, for a pipe, without its last line end.
+secret::print() {
+  printf %s "$(<"$MUSTER_SECRETS/$1")"
+}
+
+main() {
+  echo "this file is read by steps, not run" >&2
+  exit 64
+}
+
+[[ ${BASH_SOURCE[0]} != "$0" ]] || main "$@"

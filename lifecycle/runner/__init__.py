@@ -1,0 +1,1 @@
+"""Runs the steps that make a machine a node of the cluster, and writes down how it went."""
