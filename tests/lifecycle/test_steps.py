@@ -9,6 +9,7 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,7 +17,7 @@ import yaml
 from tests.harness.private_root import ROOT, PrivateRoot
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo ./run tests")
-CLUSTER = {
+CLUSTER: dict[str, Any] = {
     "name": "test",
     "groups": [
         {"name": "head", "role": "head", "nodes": ["head"], "addresses": {"head": "10.9.0.1"}},
@@ -99,12 +100,9 @@ def test_hosts_gives_every_node_its_name_and_keeps_what_others_wrote(machines: M
     assert steps(machines["n1"].run(only("hosts"))[1]) == {"hosts": "unchanged"}
     assert machines["n1"].file("/etc/hosts").read_text() == text
     # A node that has left is forgotten, and only it.
-    machines.describe(
-        groups=[
-            CLUSTER["groups"][0],
-            {**CLUSTER["groups"][1], "nodes": ["n1"], "addresses": {"n1": "10.9.0.11"}},
-        ]
-    )  # type: ignore[index]
+    alone = {"nodes": ["n1"], "addresses": {"n1": "10.9.0.11"}}
+    head, nodes = CLUSTER["groups"]
+    machines.describe(groups=[head, {**nodes, **alone}])
     machines["n1"].run(only("hosts"))
     text = machines["n1"].file("/etc/hosts").read_text()
     assert "n2" not in text

@@ -214,7 +214,8 @@ def test_cfnconfig_goes_with_a_file(tmp_path: Path) -> None:
     assert (config.cluster, config.role, config.queue) == ("talk", "compute", "train")
     assert config.head_address == "10.0.0.4"
     values = yaml.safe_load((P4DE / "cluster.yaml").read_text())
-    made = from_values(values, "x", ["slurm.lost_after_s=60"], parallelcluster.platform_values(config))
+    platform_part = parallelcluster.platform_values(config)
+    made = from_values(values, "x", ["slurm.lost_after_s=60"], platform_part)
     assert (made.name, made.platform, made.slurm.lost_after_s) == ("p4de", "parallelcluster", 60)
 
 
