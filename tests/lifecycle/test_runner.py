@@ -299,24 +299,28 @@ def test_a_secret_that_slips_out_of_a_step_is_blackened(node: CreatedNode, passw
     assert "no: ***" in done.stderr
 
 
-def test_a_full_disk_is_one_line_and_then_repaired(node: CreatedNode) -> None:
-    node.file_step("a")
+FILLS = """
+step::check() { [[ -e $MADE/filled ]] || exit 10; }
+step::apply() { : >$MADE/filled; cat /dev/zero >$MUSTER_STATE/ballast || true; }
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "between"])
+def test_a_full_disk_is_one_line_and_then_repaired(node: CreatedNode, when: str) -> None:
+    node.file_step("b", "needs: a")
+    node.step("a", FILLS if when == "between" else "step::state() { :; }")
     state = node.folder / "state"
-    script = (
-        f"mount -t tmpfs -o size=64k t {state}; cat /dev/zero >{state}/x; "
-        f'"$@"; rm -f {state}/x; exec "$@"'
-    )
+    fill = f"cat /dev/zero >{state}/ballast" if when == "before" else ":"
+    script = f'mount -t tmpfs -o size=64k t {state}; {fill}; "$@"; rm {state}/ballast; exec "$@"'
     state.mkdir()
     words = ["unshare", "-m", "bash", "-c", script, "_", *node.words()]
     env = node.environment()
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    lines = done.stderr.splitlines()
-    assert [
-        line for line in lines if "No space left on device" in line and "Fix: make room" in line
-    ]
-    assert not [line for line in lines if "Traceback" in line]
-    assert done.returncode == 0, lines
-    assert "a: changed" in done.stdout
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("muster")]
+    assert "No space left on device. Fix: make room" in line
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stderr
+    assert "b: changed" in done.stdout
 
 
 def test_the_ledger_is_copied_to_shared_storage(node: CreatedNode) -> None:
