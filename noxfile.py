@@ -5,6 +5,7 @@ The sessions only say what is run; how an environment is made is in tests/sessio
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.sessions.environment import CPU  # noqa: E402
 nox.options.default_venv_backend = "none"
 nox.options.sessions = ["tests"]
 
+SLURM_HERE = "import muster.cluster.packages as p; exit(p.main())"
 WORKERS = 3  # test processes side by side
 
 
@@ -26,7 +28,7 @@ WORKERS = 3  # test processes side by side
 def demo(session: nox.Session) -> None:
     """Lose nodes under a training run on a local Slurm cluster, and watch it recover by itself."""
     # Before a minute of installing: is there a Slurm, or may we install it?
-    session.run(sys.executable, "-c", "import muster.cluster.packages as p; exit(p.main())")
+    session.run(sys.executable, "-c", SLURM_HERE)
     CPU.run(session, "-m", "tests.demo", *session.posargs)
 
 
@@ -34,6 +36,8 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run lint and every test that is not marked slow: what CI runs."""
     lint(session)
+    if os.environ.get("CI") == "true":  # once, before the processes would do it at once
+        session.run(sys.executable, "-c", SLURM_HERE)
     # Side by side: most of the time is waiting for Slurm to notice something.
     side_by_side = ("-n", str(WORKERS), "--dist", "loadfile")
     CPU.run(session, "-m", "pytest", "-m", "not slow", *side_by_side, *session.posargs)

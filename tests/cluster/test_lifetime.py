@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 
-def host() -> tuple[str, list[str], str]:
-    """What of this machine a cluster could touch."""
-    mounts = Path("/proc/self/mountinfo").read_text()
+def host() -> tuple[str, list[str], list[str]]:
+    """What of this machine a cluster could touch; other tests may mount in their own folders."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    mounts = [line for line in lines if "/pytest-of-" not in line]
     return socket.gethostname(), sorted(p.name for p in Path("/sys/class/net").iterdir()), mounts
 
 
@@ -51,16 +52,16 @@ def inside(cluster: LocalCluster) -> set[int]:
     return tree
 
 
-def mentioning(name: str) -> list[str]:
-    """Command lines of living processes that mention a cluster's name."""
-    lines = []
+def mentioning(*names: str) -> dict[int, str]:
+    """{process number: command line} of living processes that mention a cluster's name."""
+    lines = {}
     for pid in set(parents()) - {os.getpid()}:
         try:
             line = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
         except OSError:
             continue
-        if name in line:
-            lines.append(line)
+        if all(name in line for name in names):
+            lines[pid] = line
     return lines
 
 
@@ -72,7 +73,7 @@ def test_down_leaves_nothing(make_cluster: Callable[..., LocalCluster], until: U
     assert len(pids) > 8
     assert cluster.down() is True
     until(lambda: not pids & set(parents()))
-    assert mentioning(cluster.name) == []
+    assert mentioning(cluster.name) == {}
     assert not cluster.folder.path.exists()
     assert host() == before
     assert cluster.down() is False
@@ -136,12 +137,7 @@ def test_dead_files_are_no_obstacle(
 ) -> None:
     cluster = make_cluster(nodes=1)
     pids = inside(cluster)
-    keeper = next(
-        pid
-        for pid in parents()
-        if "muster.cluster.keeper" in (line := Path(f"/proc/{pid}/cmdline").read_text())
-        and cluster.name in line
-    )
+    (keeper,) = mentioning("muster.cluster.keeper", cluster.name)
     os.kill(keeper, signal.SIGKILL)
     until(lambda: not pids & set(parents()))
     assert cluster.folder.path.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from functools import cache
 from pathlib import Path
@@ -32,5 +33,7 @@ def slurm_here() -> None:
 def plugin_problem() -> str | None:
     """Build the SPANK plugin, which every cluster that comes up later has; what went wrong."""
     folder = Path(__file__).resolve().parents[2] / "slurm" / "spank"
-    built = process.run(["make", "-C", str(folder)], 120)
+    with (folder / "Makefile").open() as one_at_a_time:
+        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        built = process.run(["make", "-C", str(folder)], 120)
     return None if built.ok else f"slurm/spank: {built.reason} (needs make, gcc, libslurm-dev)"
