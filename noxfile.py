@@ -96,6 +96,8 @@ def lint(session: nox.Session) -> None:
     files = scripts.shell_scripts()
     session.run("shellcheck", "-x", *files, external=True)
     session.run("shfmt", "-i", "2", "-ci", "-d", *files, external=True)
+    hadolint = str(CPU.folder / "bin" / "hadolint")
+    session.run(hadolint, *scripts.dockerfiles(), external=True)
     CPU.run(session, "-m", "muster", "lint", *scripts.batch_scripts())
     CPU.run(session, "-m", "pytest", "-q", "tests/docs/test_links.py")
 

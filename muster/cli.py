@@ -15,7 +15,10 @@ from typing import Optional
 
 from muster.errors import MusterError
 
-MODULES = ("resume.cli", "healthcheck.cli", "lifecycle.cli", "muster.cluster.cli", "slurm.cli")
+MODULES = (
+    *("resume.cli", "healthcheck.cli", "lifecycle.cli", "muster.cluster.cli", "muster.image.cli"),
+    "slurm.cli",
+)
 ALONE = {
     **dict.fromkeys(("guard", "caretake"), "resume.cli"),
     **dict.fromkeys(("create", "describe"), "lifecycle.cli"),

@@ -19,6 +19,7 @@ import resume
 from healthcheck.profile import Profile
 from healthcheck.profile import names as profile_names
 from lifecycle.description.model import Description
+from muster.image.catalogue import Fabric, Image
 from muster.recipe import Recipe
 from muster.site import Site
 from resume import cli, launch
@@ -91,6 +92,8 @@ def keys(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
         ("site_yaml.md", None, Site),
         ("check.md", "Profiles", Profile),
         ("cluster_yaml.md", None, Description),
+        ("image.md", "images.yaml: fabric", Fabric),
+        ("image.md", "images.yaml: images", Image),
     ],
 )
 def test_every_key_with_type_and_default(page: str, heading: str | None, kind: type) -> None:

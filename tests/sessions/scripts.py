@@ -40,6 +40,11 @@ def batch_scripts() -> list[str]:
     ]
 
 
+def dockerfiles() -> list[str]:
+    """What images are built from."""
+    return [name for name in tracked_files() if name.endswith(".Dockerfile")]
+
+
 def is_shell(path: Path) -> bool:
     """Whether a file is a shell script."""
     if path.suffix in {".py", ".md"}:

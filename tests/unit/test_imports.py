@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "muster.recipe": NOUNS,
     "muster.slurm": NOUNS,
     "muster.cluster": ERRORS_AND_PROCESS,
+    "muster.image": NOUNS,
     "healthcheck": NOUNS,
     "resume": (*NOUNS, "healthcheck"),
     "lifecycle": (*NOUNS, "healthcheck"),
@@ -35,6 +36,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "muster.cli": (
         *ERRORS_AND_PROCESS,
         "muster.cluster",
+        "muster.image",
         "healthcheck",
         "lifecycle",
         "resume",

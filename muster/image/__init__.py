@@ -1,0 +1,1 @@
+"""Images: specified in containers/images.yaml, built, imported, checked; `muster image`."""
