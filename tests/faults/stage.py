@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from muster import slurm
 from muster.cluster import LocalCluster
 from resume.durable import append_line
 from tests.faults.fault import Fault
@@ -108,6 +109,10 @@ class Stage:
         """Until the supervisor says a word, since the journal may be out of its reach."""
         self.run.wait(f"'{word}' to be said", lambda: word in self.run.output.read_text())
 
+    def wait_held(self) -> None:
+        """Until Slurm holds the job after a launch that failed."""
+        self.run.wait("a hold", lambda: "requeued_held" in self._job_record().get("Reason", ""))
+
     def wait_gone(self) -> None:
         """Until no process of the job is left, guards included."""
         self.run.wait("the job's processes to go", lambda: not list(processes.of_job(self.run)))
@@ -119,6 +124,13 @@ class Stage:
         self.wait_checkpoints(2)
         processes.send(lambda: processes.ranks(self.run), "rank", signal.SIGSTOP)
         return self.run.checkpoints()[0]
+
+    def excluded(self) -> list[str]:
+        """Nodes that the job shall not get."""
+        return slurm.hostnames(self._job_record().get("ExcNodeList", ""))
+
+    def _job_record(self) -> dict[str, str]:
+        return slurm.fields(self.cluster.exec(["scontrol", "show", "job", self.run.job]).out)
 
     def check(self, text: str, holds: object) -> None:
         """What has to hold besides the end of the run."""
