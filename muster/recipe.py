@@ -53,6 +53,7 @@ class Checkpoints:
 
     keep: int = 3  # newest verified ones that stay
     keep_every: int = 0  # those of every n-th training step stay for ever; 0: none for that
+    local: bool = False  # nodes keep what their ranks wrote on their own disks, too
     archive: bool = False  # also copy to the site's object store
     archive_keep: int = 3  # newest ones that stay there, besides those of keep_every
     settle_s: float = 600.0  # at the end of a job: longest wait until copies are where they belong

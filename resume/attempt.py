@@ -73,7 +73,8 @@ class Attempt:
     def get_ready(self, number: int, beat_dir: Path) -> Optional[Verdict]:
         """None once every node has its beat folder, and sees the checkpoint if there is one."""
         s, path = self.supervisor, self.picked.path
-        see = Wanted(path, self.picked.sha256) if path is not None else None
+        local = s.custody.local_folder
+        see = Wanted(path, self.picked.sha256, local=local) if path is not None else None
         s.fleet.prepare(number, beat_dir, fresh=True, see=see)
         views = s.fleet.nodes
 
@@ -81,7 +82,7 @@ class Attempt:
             late = [name for name in self.nodes if views[name].ready != number]
             return set(late) - set(s.allocation.without_answer(late))
 
-        limit_s = _READY_S + (see.patience_s if see is not None else 0.0)
+        limit_s = _READY_S + (see.longest_s if see is not None else 0.0)
         s.wait_for(lambda: not waited_for(), limit_s)
         mute = [name for name in self.nodes if views[name].ready != number]
         for name in mute:
@@ -119,6 +120,7 @@ class Attempt:
             ranks=plan.num_ranks,
             resume_step=self.picked.step,
             resume_attempt=self.picked.attempt,
+            resume_local=sum(s.fleet.nodes[name].local for name in plan.nodes),
         )
         s.guarded = (plan.attempt, plan.beat_dir)
         with contextlib.suppress(OSError):  # a full disk: then only the token fences

@@ -26,6 +26,7 @@ from resume import (
     guard,
     journal,
     lease,
+    local_copies,
     ranks,
     rescue,
     rundir,
@@ -52,6 +53,7 @@ class _Places:
     run_dir: Path
     step: Optional[Step] = None
     from_step: Optional[int] = None  # training step of the checkpoint that a person has chosen
+    before: Optional[str] = None  # the job that this one follows
 
 
 def add_parser(verbs: Any) -> None:
@@ -102,6 +104,7 @@ def add_parser(verbs: Any) -> None:
     )
     step.set_defaults(func=_srun, verb="srun", rest=[])
     tiers.add_parser(verbs)
+    local_copies.add_parser(verbs)
 
     proof = verbs.add_parser("audit", help="was every sample trained on exactly once?")
     proof.add_argument("run_dir", type=Path)
@@ -121,13 +124,15 @@ def _run(arguments: argparse.Namespace) -> int:
     before = successor.predecessor(os.environ)
     default = rundir.default_run_dir(recipe_dir, job.job_id, _restart_count())
     run_dir = (before[1] if before else arguments.run_dir or default).absolute()
+    taken = rundir.snapshot_of(run_dir, job.job_id)  # later edits must not leak in
     if before is not None:
-        rundir.hand_over(run_dir, before[0], job.job_id)
-    source = rundir.snapshot_of(run_dir, job.job_id) or recipe_dir  # later edits must not leak in
+        taken = taken or rundir.snapshot_of(run_dir, before[0])
+    source = taken or recipe_dir
     recipe = _with_arguments(load_recipe(source, arguments.assignments), arguments.rest)
     wanted_nodes(recipe, len(job.nodes))
     chosen = None if before else arguments.from_step  # the job before this one has gone back
-    return _supervise(job, recipe, _Places(recipe_dir, run_dir, from_step=chosen))
+    places = _Places(recipe_dir, run_dir, from_step=chosen, before=before[0] if before else None)
+    return _supervise(job, recipe, places)
 
 
 def _srun(arguments: argparse.Namespace) -> int:
@@ -163,6 +168,8 @@ def _supervise(job: slurm.Job, recipe: Recipe, places: _Places) -> int:
     site, restart = load_site(), _restart_count()
     nonce = rundir.prepare(places.run_dir)
     token = lease.take(places.run_dir, job.job_id, restart, site.lease_s)
+    if places.before is not None:  # only now: of two successors one has been refused
+        rundir.hand_over(places.run_dir, places.before, job.job_id)
     if places.step is None:
         rundir.snapshot(places.recipe_dir, places.run_dir, job.job_id)
     options = [

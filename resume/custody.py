@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from muster.errors import DataError, StorageError
-from resume import checkpoint, retention
+from resume import checkpoint, local_copies, retention
 from resume.fleet import own_argv, step_environment
 from resume.tiers import Place, place_of, worth_fetching
 
@@ -48,6 +48,33 @@ class Custody:
     def folder(self) -> Path:
         """The shared tier."""
         return self.supervisor.run_dir / "checkpoints"
+
+    @property
+    def local_folder(self) -> Optional[Path]:
+        """Where nodes keep copies on their own disks; None: the recipe wants none."""
+        s = self.supervisor
+        if not s.recipe.checkpoints.local:
+            return None
+        nonce = (s.run_dir / "nonce").read_text(encoding="utf-8")
+        return local_copies.run_folder(s.site.scratch_path, nonce)
+
+    def _order_copies(self, name: str) -> None:
+        """Have every node copy what its ranks wrote, now that the checkpoint is known to be good.
+
+        A disk that hiccups costs these copies and nothing else.
+        """
+        s = self.supervisor
+        with contextlib.suppress(OSError):
+            folder, path = self.local_folder, self.folder / name
+            body, _ = checkpoint.read_manifest(path)
+            if folder is not None and body is not None:
+                s.fleet.order(
+                    do="keep",
+                    path=str(path),
+                    sha256=checkpoint.digest_body(body),
+                    folder=str(folder),
+                    reserve_bytes=s.site.scratch_min_free_bytes,
+                )
 
     def prepare(self) -> None:
         """Find the archive, before anything is spent on the run.
@@ -215,7 +242,9 @@ class Custody:
     def _take_down(self, fact: dict[str, Any]) -> None:
         s = self.supervisor
         if "verified" in fact:
-            note_verified(s, str(fact.pop("verified")), **fact)
+            name = str(fact.pop("verified"))
+            note_verified(s, name, **fact)
+            self._order_copies(name)
         elif "set_aside" in fact:
             note_set_aside(s, fact["set_aside"], fact["problems"])
         elif "pruned" in fact:

@@ -164,7 +164,7 @@ class CheckpointDraft:
                 if seal is None or not all(_has_size(self.dir / n, f) for n, f in seal.items()):
                     waiting.append(rank)
                 else:
-                    files.update(seal)
+                    files.update({name: {**fact, "rank": rank} for name, fact in seal.items()})
             if not waiting:
                 return files
             if time.monotonic() > deadline:

@@ -35,6 +35,7 @@ class NodeView:
     ready: Optional[int] = None  # attempt whose beat folder exists
     reported: bool = False  # beats, since the guard was started or got ready
     unseen: str = ""  # what of the checkpoint this node does not see; empty: all is there
+    local: bool = False  # its ranks load from its own disk
     port: int = 0
     gate: Optional[bool] = None  # None: no answer yet
     gate_why: list[str] = field(default_factory=list)
@@ -111,6 +112,7 @@ class Fleet:
         if "ready" in said:
             node.beats, node.exits, node.clean, node.reported = {}, {}, None, False
             node.parts, node.kills = [], 0
+            node.local = bool(said.get("local"))
             node.unseen = "; ".join(str(why) for why in said.get("why", []))
             node.port, node.ready = int(said["port"]), int(said["ready"])
         if "gate" in said:
@@ -174,7 +176,7 @@ class Fleet:
         """
         if fresh:
             self._exits_seen = []
-        more = {} if see is None else {"see": {**vars(see), "path": str(see.path)}}
+        more = {} if see is None else {"see": see.as_order()}
         self.order(do="prepare", attempt=attempt, beat_dir=str(beat_dir), fresh=fresh, **more)
 
     def check(self, when: str = "gate", since: Optional[float] = None) -> None:

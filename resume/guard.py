@@ -9,13 +9,13 @@ stays RUNNING for ever after its batch host died.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import select
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -28,8 +28,10 @@ from typing import Any, BinaryIO, Optional
 from muster.process import memory_file
 from resume import memory, ranks, rescue
 from resume.lease import LeaseWatch
+from resume.local_keeper import LocalKeeper
+from resume.private_folder import own_folder
 from resume.rundir import beat_dir, forget_beats
-from resume.sight import Sight, Wanted
+from resume.sight import RESUME, Sight, Wanted
 
 TICK_S = 0.2
 _KILL_S = 0.02  # until what was killed is looked for again
@@ -65,6 +67,7 @@ class Guard:
     heard_at: float = field(default_factory=time.monotonic)
     reported_at: float = 0.0
     present: Optional[ranks.Ranks] = None
+    keeper: LocalKeeper = field(default_factory=LocalKeeper)
     looking: Optional[tuple[int, Sight]] = None  # attempt that is ready once this is over
     check: Optional[subprocess.Popen[bytes]] = None
     check_out: BinaryIO = field(default_factory=io.BytesIO)
@@ -103,6 +106,8 @@ class Guard:
             self._start_check(order)
         elif what == "signal" and self.present is not None:
             self.present.signal(signal.Signals[str(order["signal"])])
+        elif what == "keep":
+            self.keeper.order = order
         elif what == "kill":
             self.killing = int(order["attempt"])
         elif what == "bye":
@@ -123,7 +128,10 @@ class Guard:
         if see is None:
             self._say_ready(attempt, None)
         else:
-            wanted = Wanted(Path(see["path"]), str(see["sha256"]), float(see["patience_s"]))
+            self.keeper.folder = Path(see["local"]) if see.get("local") else None
+            wanted = Wanted(
+                Path(see["path"]), see["sha256"], float(see["patience_s"]), self.keeper.folder
+            )
             self.looking = (attempt, Sight(wanted))
             self._look_again()
 
@@ -131,14 +139,18 @@ class Guard:
         if self.looking is not None and self.looking[1].over:
             attempt, sight = self.looking
             self.looking = None
-            self._say_ready(attempt, sight.problem)
+            self._say_ready(attempt, sight.problem, sight.copy)
 
-    def _say_ready(self, attempt: int, unseen: Optional[str]) -> None:
+    def _say_ready(self, attempt: int, unseen: Optional[str], copy: Optional[Path] = None) -> None:
         """With a free port for the rendezvous, and what of the checkpoint is not seen here."""
         with socket.socket() as probe:
             probe.bind(("", 0))
-            why = {} if unseen is None else {"why": [unseen]}
-            self.say(ready=attempt, port=probe.getsockname()[1], **why)
+            more: dict[str, Any] = {} if unseen is None else {"why": [unseen]}
+            if copy is not None and self.present is not None:
+                with contextlib.suppress(OSError):  # then from the shared file system
+                    (self.present.beat_dir / RESUME).write_text(str(copy), encoding="utf-8")
+                    more["local"] = True
+            self.say(ready=attempt, port=probe.getsockname()[1], **more)
 
     def _start_check(self, order: dict[str, Any]) -> None:
         if self.check is None:
@@ -167,6 +179,7 @@ class Guard:
             self.say(**gate_result(text, self.check.returncode))
             self.check = None
         self._look_again()
+        self.keeper.work(self.present.report() if self.present is not None else ())
         if self.killing is not None:
             left = ranks.kill(self.arguments.run_dir, self.killing)
             if left == 0:
@@ -266,6 +279,7 @@ def serve(arguments: GuardArguments) -> int:
         outcome = _supervisor_lost(guard, watch)
         if outcome is not None:
             return outcome
+    guard.keeper.end(complete=guard.over and (arguments.run_dir / "DONE").exists())
     if guard.over:
         forget_beats(arguments.job, [arguments.token])
     return 0
@@ -302,18 +316,6 @@ def _newer_lives(mark: Path) -> bool:
     except (OSError, ValueError):
         return False
     return newest != os.getpid()
-
-
-def own_folder(folder: Path) -> None:
-    """Make a private folder; everybody may write in /dev/shm, links to our files too.
-
-    Raises:
-        PermissionError: it is there and not ours.
-    """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise PermissionError(f"{folder} is no folder of ours")
 
 
 def _supervisor_lost(guard: Guard, watch: LeaseWatch) -> Optional[int]:

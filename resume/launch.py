@@ -21,6 +21,7 @@ from resume.step import Step
 
 _RANK_SH = """\
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
+own=$(cat "$MUSTER_BEAT_DIR/resume" 2>/dev/null) && [ -d "$own" ] && export MUSTER_RESUME="$own"
 trap : TERM
 log=${MUSTER_LOG_DIR:+$MUSTER_LOG_DIR/rank_$RANK.log}
 if [ -z "$log" ] || true >>"$log"; then

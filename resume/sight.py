@@ -8,17 +8,21 @@ it must not fall silent because a disk is slow.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from resume import checkpoint
+from resume import checkpoint, local_copies
 
 PATIENCE_S = 90.0
 """Half as much again as what NFS remembers by default."""
+RESUME = "resume"
+"""In the beat folder of an attempt: the copy that ranks of this node load instead."""
 _LOOK_S = 0.2
+_COPY_S = 60.0  # to read a copy; whoever needs longer is no quicker than the shared file system
 _AT_ONCE_S = 0.1
 
 
@@ -29,6 +33,17 @@ class Wanted:
     path: Path
     sha256: str  # of its manifest's body
     patience_s: float = PATIENCE_S
+    local: Optional[Path] = None  # where this node may have a copy
+
+    @property
+    def longest_s(self) -> float:
+        """That it may take."""
+        return self.patience_s + (_COPY_S if self.local is not None else 0.0)
+
+    def as_order(self) -> dict[str, object]:
+        """For a line to the guards."""
+        local = str(self.local) if self.local is not None else None
+        return {**vars(self), "path": str(self.path), "local": local}
 
 
 class Sight:
@@ -36,6 +51,7 @@ class Sight:
 
     def __init__(self, wanted: Wanted) -> None:
         self.problem: Optional[str] = "nobody has looked yet"  # None: it is seen
+        self.copy: Optional[Path] = None  # on this node's own disk, read and compared
         self._thread = threading.Thread(target=self._look, args=(wanted,), daemon=True)
         self._thread.start()
         self._thread.join(_AT_ONCE_S)  # mostly that is enough, and a restart is not held up
@@ -50,8 +66,12 @@ class Sight:
         while True:
             self.problem = unseen(wanted)
             if self.problem is None or time.monotonic() > deadline:
-                return
+                break
             time.sleep(_LOOK_S)
+        if self.problem is None and wanted.local is not None:
+            source = local_copies.Source(wanted.path, wanted.sha256)
+            with contextlib.suppress(OSError):
+                self.copy = local_copies.usable(source, wanted.local, time.monotonic() + _COPY_S)
 
 
 def unseen(wanted: Wanted) -> Optional[str]:

@@ -82,6 +82,11 @@ class Stage:
         for rank in ranks:
             self.fuse.with_name(f"{self.fuse.name}.{rank}").touch()
 
+    def disarm(self) -> None:
+        """From now on sabotage does not happen."""
+        for fuse in self.fuse.parent.glob(f"{self.fuse.name}.*"):
+            fuse.unlink(missing_ok=True)
+
     def submit_again(self, ranks: int | None = None) -> None:
         """A new job on the same RUN_DIR; from now on it is the one that counts."""
         self.run = self.resubmit(ranks or self.fault.ranks)

@@ -38,6 +38,7 @@ class Supervisor:
         self.fleet = fleet
         self.out: dict[str, str] = {}
         self.incidents: list[tuple[str, Any]] = []
+        self.custody = SimpleNamespace(local_folder=None)
         self.allocation = SimpleNamespace(
             condemn=self.out.__setitem__,
             without_answer=lambda names: [n for n in names if n in fleet.mute],
