@@ -61,9 +61,12 @@ class Custody:
     def _order_copies(self, name: str) -> None:
         """Have every node copy what its ranks wrote, now that the checkpoint is known to be good.
 
-        A disk that hiccups costs these copies and nothing else.
+        Older ones are verified after newer ones, and not copied. A disk that hiccups costs these
+        copies and nothing else.
         """
         s = self.supervisor
+        if checkpoint.step_of(name) < max(s.state.verified):
+            return
         with contextlib.suppress(OSError):
             folder, path = self.local_folder, self.folder / name
             body, _ = checkpoint.read_manifest(path)

@@ -6,10 +6,16 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from resume.checkpoint import digest_body, read_manifest, verify
+from muster.recipe import Checkpoints
+from muster.site import Site
+from resume.checkpoint import digest_body, read_manifest, step_name, verify
+from resume.custody import Custody
+from resume.journal import State
 from resume.local_copies import Source, keep, run_folder, usable
 from resume.sight import Sight, Wanted
 from tests.harness.checkpoints import draft, publish, write
@@ -174,3 +180,37 @@ def test_the_guard_finds_the_copy(run_dir: Path, folder: Path) -> None:
     keep(source, {0}, folder, 0)
     assert look(folder) == folder / "step_00000005"
     assert look(None) is None
+
+
+class Supervisor:
+    """As much of one as custody asks for."""
+
+    def __init__(self, run_dir: Path, scratch: Path) -> None:
+        self.run_dir, self.state, self.orders = run_dir, State(), list[dict[str, Any]]()
+        self.site = Site(scratch_path=scratch, scratch_min_free_bytes=3)
+        self.recipe = SimpleNamespace(checkpoints=Checkpoints(local=True))
+        self.fleet = SimpleNamespace(order=lambda **order: self.orders.append(order))
+
+    def note(self, event: str, **facts: object) -> None:
+        self.state.note({"event": event, **facts})
+
+
+def test_what_was_verified_is_ordered_to_be_copied_unless_it_is_older(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    """The caretaker reads the newest first, and those before it later."""
+    sources = {step: two_ranks(run_dir, step) for step in (5, 10, 15)}
+    (run_dir / "nonce").write_text("nonce")
+    s = Supervisor(run_dir, tmp_path / "disk")
+    custody = Custody(s)  # type: ignore[arg-type]
+    for step in (10, 5, 15):
+        custody._take_down({"verified": step_name(step), "tier": "shared"})
+    folder = str(run_folder(tmp_path / "disk", "nonce"))
+    assert s.orders == [
+        {"do": "keep", "path": str(sources[step].path), "sha256": sources[step].sha256,
+         "folder": folder, "reserve_bytes": 3}
+        for step in (10, 15)
+    ]  # fmt: skip
+    s.recipe.checkpoints = Checkpoints()
+    custody._take_down({"verified": step_name(15), "tier": "shared"})
+    assert len(s.orders) == 2
