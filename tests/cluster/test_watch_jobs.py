@@ -86,6 +86,7 @@ def test_a_job_whose_launch_failed_is_released_without_the_node(
         assert jobs.said(job) == []
 
 
+@pytest.mark.slow  # ./run health
 def test_a_job_that_lost_its_batch_host_and_its_guards_is_requeued(
     jobs: Jobs, until: Callable[..., None]
 ) -> None:

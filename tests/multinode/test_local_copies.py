@@ -14,7 +14,7 @@ from tests.harness.training import submit
 if TYPE_CHECKING:
     from muster.cluster import LocalCluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]  # ./run multinode
 
 
 def test_a_replaced_node_falls_back_to_the_shared_copy(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from muster.cluster import LocalCluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]  # ./run multinode
 
 
 @pytest.fixture
