@@ -113,6 +113,9 @@ def test_page_of_framework_equality_has_its_tolerances(folder: Path) -> None:
     page = (ROOT / "docs" / "reference" / "framework_equality.md").read_text()
     (row,) = [line for line in page.splitlines() if line.startswith(f"| `{folder.name}` |")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
+    if golden["equality"] is None:
+        assert cells[1].startswith("not compared: ")
+        return
     limits = [float(cell) for cell in cells[2:4]]
     assert limits == [golden["equality"]["first"], golden["equality"]["curve"]]
     for seen, limit in zip(cells[4:], limits, strict=True):

@@ -31,7 +31,10 @@ pytest.importorskip("safetensors")
 pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).resolve().parents[2]
-RECIPES = sorted(path.parent for path in ROOT.glob("recipes/*/recipe.yaml"))
+FOLDERS = sorted(path.parent for path in ROOT.glob("recipes/*/recipe.yaml"))
+STATED = {f: json.loads((ROOT / "tests/golden" / f"{f.name}.json").read_text()) for f in FOLDERS}
+# One that is not compared has null there, and the page says why.
+RECIPES = [folder for folder in FOLDERS if STATED[folder]["equality"] is not None]
 GOLDEN = ROOT / "tests" / "golden" / "framework_equality.json"
 SEED, STEPS, HELD_OUT = 7, 20, 6
 
@@ -72,7 +75,7 @@ def held_out(model: Any, samples: Any) -> float:
 def test_the_plain_loop_of_transformers_is_the_golden_curve(start: SimpleNamespace) -> None:
     """Nothing of a recipe but the order of samples: model, optimizer and rate are written anew."""
     transformers = pytest.importorskip("transformers")
-    model = transformers.LlamaForCausalLM.from_pretrained(start.folder, dtype=torch.float32)
+    model = transformers.LlamaForCausalLM.from_pretrained(start.folder).float()
     matrices = [p for p in model.parameters() if p.dim() > 1]
     norms = [p for p in model.parameters() if p.dim() == 1]
     optimizer = torch.optim.AdamW(
@@ -104,9 +107,7 @@ def test_the_plain_loop_of_transformers_is_the_golden_curve(start: SimpleNamespa
 
 def need(recipe: Path) -> dict[str, Any]:
     """What tests/golden says about a recipe; skipped where its libraries are not."""
-    golden: dict[str, Any] = json.loads(
-        (ROOT / "tests" / "golden" / f"{recipe.name}.json").read_text()
-    )
+    golden: dict[str, Any] = STATED[recipe]
     for module in golden["needs"]:
         if importlib.util.find_spec(module.partition(".")[0]) is None:
             pytest.skip(f"{module} is not installed. Fix: ./run tests")
@@ -145,7 +146,7 @@ def test_a_recipe_follows_transformers_and_they_read_what_it_exports(
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    model = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "hf", dtype=torch.float32)
+    model = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "hf").float()
     assert held_out(model, start.samples) == pytest.approx(evaluated, rel=2e-6)
 
 
