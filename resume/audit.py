@@ -19,6 +19,7 @@ from typing import Any, Optional
 from muster.errors import DataError
 from resume import journal, skips
 from resume.durable import read_lines
+from resume.places import misplaced, place_of, sizes_of
 
 _SHOWN = 5
 
@@ -116,7 +117,11 @@ def audit(
     windows = skips.fold(entries)
     history = _history(segments, lines, problems)
     _check_batches(history, windows, problems)
-    _check_places(history, windows, problems)
+    gaps, overlaps = misplaced(history, windows)
+    if gaps:
+        problems.append(f"samples are left out before batches {_list(gaps)}")
+    if overlaps:
+        problems.append(f"samples of the batch before again in batches {_list(overlaps)}")
     _check_samples(history, lines, windows, problems)
     last_step = max((s.last for s in segments), default=0)
     all_lines = sum(len(found) for steps in lines.values() for found in steps.values())
@@ -124,7 +129,7 @@ def audit(
         done=done,
         last_step=last_step,
         num_batches=len(history),
-        sizes=_sizes(history),
+        sizes=sizes_of(history),
         segments=tuple(s for s in segments if s.last >= s.first),
         num_lost=max(0, all_lines - len(history)),
         skipped=tuple(windows),
@@ -219,54 +224,6 @@ def _check_batches(
         problems.append(f"to be skipped, but trained on: batches {_list(against)}")
 
 
-def _place(line: dict[str, Any]) -> tuple[Optional[int], Optional[int]]:
-    """(place of the first sample in the order of the data, number of samples), where known."""
-    first, number = line.get("first_sample"), line.get("num_samples")
-    known = isinstance(first, int) and isinstance(number, int)
-    return (first, number) if known else (None, None)
-
-
-def _sizes(history: Sequence[tuple[int, dict[str, Any]]]) -> tuple[tuple[int, int, int], ...]:
-    """Training steps in a row whose batches have the same size."""
-    rows: list[tuple[int, int, int]] = []
-    for step, line in history:
-        _, size = _place(line)
-        if size is not None and rows and rows[-1][2] == size:
-            rows[-1] = (rows[-1][0], step, size)
-        elif size is not None:
-            rows.append((step, step, size))
-    return tuple(rows)
-
-
-def _check_places(
-    history: Sequence[tuple[int, dict[str, Any]]],
-    windows: Sequence[tuple[int, int]],
-    problems: list[str],
-) -> None:
-    """Each batch begins where the one before ends, whatever their sizes.
-
-    Batches that are left out have the size of those before them.
-    """
-    known = {int(line.get("batch", step)): _place(line) for step, line in history}
-    end, size, last = 0, 0, 0
-    gaps, overlaps = [], []
-    for batch in sorted(known):
-        first, number = known[batch]
-        if first is None or number is None:
-            continue
-        size = size or number
-        left_out = sum(skips.overlap((last + 1, batch - 1), window) for window in windows)
-        wanted = end + size * left_out
-        if last + 1 + left_out == batch:  # else batches are missing, which is said already
-            gaps += [batch] if first > wanted else []
-            overlaps += [batch] if first < wanted else []
-        end, size, last = first + number, number, batch
-    if gaps:
-        problems.append(f"samples are left out before batches {_list(gaps)}")
-    if overlaps:
-        problems.append(f"samples of the batch before again in batches {_list(overlaps)}")
-
-
 def _check_samples(
     history: Sequence[tuple[int, dict[str, Any]]],
     lines: Lines,
@@ -282,7 +239,7 @@ def _check_samples(
         for step, found in steps.items():
             for line in found:
                 if line.get("samples") and (not windows or "batch" in line):
-                    key = (int(line.get("batch", step)), *_place(line))
+                    key = (int(line.get("batch", step)), *place_of(line))
                     seen[key].add(str(line["samples"]))
     unlike = sorted({key[0] for key, digests in seen.items() if len(digests) > 1})
     if unlike:
