@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
 from tests.sessions import archive, scripts  # noqa: E402  (found through the line above)
-from tests.sessions.environment import CPU  # noqa: E402
+from tests.sessions.environment import CPU, Environment, alone, named_in  # noqa: E402
 
 nox.options.default_venv_backend = "none"
 nox.options.sessions = ["tests"]
@@ -50,6 +50,16 @@ def smoke(session: nox.Session) -> None:
 
 
 @nox.session
+def frameworks(session: nox.Session) -> None:
+    """Train the recipes whose libraries need an environment of their own: minutes to install."""
+    for name in sorted(alone()):
+        own = sorted(ROOT.glob(f"tests/recipes/test_{name}*.py"))
+        each = ("every_recipe_runs", "framework_equality")
+        files = [*(f"tests/recipes/test_{test}.py" for test in each), *map(str, own)]
+        Environment(name).run(session, "-m", "pytest", *files, *session.posargs)
+
+
+@nox.session
 def multinode(session: nox.Session) -> None:
     """Train the recipes on the local Slurm cluster while faults are injected."""
     CPU.run(session, "-m", "pytest", "tests/multinode", *session.posargs)
@@ -58,7 +68,7 @@ def multinode(session: nox.Session) -> None:
 @nox.session
 def faults(session: nox.Session) -> None:
     """Break every recipe in every way on the list; `-- --help` has recipes, faults and storms."""
-    CPU.run(session, "-m", "tests.faults", *session.posargs)
+    named_in(session.posargs).run(session, "-m", "tests.faults", *session.posargs)
 
 
 @nox.session

@@ -165,13 +165,15 @@ def _variants(config: Config, ranks: Ranks) -> Iterator[Config]:
                 {parallel.expert, 1},
                 {train.recompute, "full"},
             ):
+                # A recipe without experts has a constant there, which cannot be replaced.
+                more: dict[str, Any] = {"expert": expert} if expert != parallel.expert else {}
                 split = replace(
                     parallel,
+                    **more,
                     tensor=tensor,
                     pipeline=pipeline,
                     interleave=interleave,
                     context=context,
-                    expert=expert,
                     sequence=parallel.sequence or (tensor > 1 and config.model.num_experts > 0),
                 )
                 with_split = replace(config, parallel=split)

@@ -12,6 +12,7 @@ import yaml
 
 from muster.recipe import load_recipe
 from tests.faults.fault import HERE, Fault
+from tests.sessions.environment import belongs_here
 
 ROOT = HERE.parents[1]
 SABOTAGE = HERE / "sabotage"
@@ -43,11 +44,11 @@ class Twin:
 
 
 def discover() -> dict[str, Twin]:
-    """{name: twin} of all recipes that can be rehearsed."""
+    """{name: twin} of all recipes that can be rehearsed in this environment."""
     found = {}
     for path in sorted(path for place in PLACES for path in place.glob("*/recipe.yaml")):
         recipe = load_recipe(path.parent)
-        if recipe.rehearsal.overrides:
+        if recipe.rehearsal.overrides and belongs_here(recipe.name):
             (training,) = [one for one in recipe.commands if one.done_by == "DONE"]
             python = "python" in training.run or "torchrun" in training.run
             found[recipe.name] = Twin(

@@ -18,7 +18,11 @@ from typing import Any
 
 import pytest
 
+from tests.sessions.environment import alone, belongs_here
+
 ROOT = Path(__file__).resolve().parents[2]
+# What is about libraries that are not in this environment: ./run frameworks.
+collect_ignore_glob = [f"test_{name}*.py" for name in sorted(alone()) if not belongs_here(name)]
 TIMEOUT_S = 600  # generous: CI machines are slow and shared
 
 
@@ -49,6 +53,16 @@ def fsdp() -> Any:
 def megatron() -> Any:
     pytest.importorskip("megatron.core")
     return load_recipe("llama2_megatron")
+
+
+@pytest.fixture(scope="session")
+def automodel() -> Any:
+    return load_recipe("llama2_automodel")
+
+
+@pytest.fixture(scope="session")
+def nemo() -> Any:
+    return load_recipe("llama2_nemo")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

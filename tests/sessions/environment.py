@@ -84,12 +84,30 @@ class Environment:
             stamp.write_text(version + digest)
 
 
+def alone() -> set[str]:
+    """Extras that have an environment of their own; a recipe's is named after the recipe."""
+    project = nox.project.load_toml(ROOT / "pyproject.toml")["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    return {path.stem for path in (ROOT / "constraints").glob("*.txt")} & extras.keys()
+
+
+def belongs_here(recipe: str) -> bool:
+    """Whether the environment of this interpreter is the one of a recipe."""
+    here = Path(sys.prefix).name
+    return (recipe if recipe in alone() else "cpu") == (here if here in alone() else "cpu")
+
+
+def named_in(words: list[str]) -> Environment:
+    """The environment of the recipe after `--recipe`; without one, what most of them share."""
+    name = words[words.index("--recipe") + 1] if "--recipe" in words[:-1] else ""
+    return Environment(name) if name in alone() else CPU
+
+
 def requirements(name: str) -> list[str]:
     """What an environment holds: the project's own needs and those of its extras."""
     project = nox.project.load_toml(ROOT / "pyproject.toml")["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
-    alone = {path.stem for path in (ROOT / "constraints").glob("*.txt")} & extras.keys()
-    mine = [name, "dev"] if name in alone else sorted(extras.keys() - alone)
+    mine = [name, "dev"] if name in alone() else sorted(extras.keys() - alone())
     return sorted({*project["dependencies"], *(line for extra in mine for line in extras[extra])})
 
 
