@@ -79,6 +79,12 @@ def health(session: nox.Session) -> None:
 
 
 @nox.session
+def lifecycle(session: nox.Session) -> None:
+    """Set up accounting with a real MariaDB and slurmdbd on a machine made for it: minutes."""
+    CPU.run(session, "-m", "pytest", "-m", "slow", "tests/lifecycle", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure recovery and overhead against their limits, and others beside; on an idle machine."""
     CPU.run(session, "-m", "benchmarks", *session.posargs)

@@ -4,7 +4,7 @@
 # Run it as root on each machine, over ssh or a parallel shell, as often as you like.
 #
 # Nothing has been installed yet when it runs: it needs bash and python3, 3.9 or newer. muster is muster.pyz beside this
-# file, or one that is installed already, or the checkout around it.
+# file, or the checkout around it, or one that is installed already.
 set -euo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -29,16 +29,18 @@ create::python() {
 create::main() {
   local python file
   python=$(create::python)
-  for file in "$HERE/muster.pyz" "$HERE/../dist/muster.pyz" /usr/local/bin/muster; do
+  for file in "$HERE/muster.pyz" "$HERE/../dist/muster.pyz"; do
     if [[ -f $file ]]; then
       exec "$python" "$file" create --steps "$HERE/steps" "$@"
     fi
   done
-  [[ -f $HERE/../muster/__main__.py ]] || create::fail 69 "there is no muster. Fix: put muster.pyz beside it"
-  if ! "$python" -c 'import yaml' 2>/dev/null; then
-    create::fail 69 "a checkout needs PyYAML. Fix: apt-get install python3-yaml, or put muster.pyz beside it"
+  if [[ -f $HERE/../muster/__main__.py ]]; then
+    "$python" -c 'import yaml' 2>/dev/null ||
+      create::fail 69 "a checkout needs PyYAML. Fix: apt-get install python3-yaml, or put muster.pyz beside it"
+    PYTHONPATH=$(dirname "$HERE") exec "$python" -m muster create --steps "$HERE/steps" "$@"
   fi
-  cd "$HERE/.." && exec "$python" -m muster create --steps "$HERE/steps" "$@"
+  [[ -f /usr/local/bin/muster ]] || create::fail 69 "there is no muster. Fix: put muster.pyz beside it"
+  exec /usr/local/bin/muster create --steps "$HERE/steps" "$@"
 }
 
 main() {

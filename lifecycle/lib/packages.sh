@@ -71,11 +71,14 @@ packages::holder() {
 }
 
 packages::command() {
-  tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null | cut -c 1-60 || true
+  tr -s '\0\n\t ' ' ' <"/proc/$1/cmdline" 2>/dev/null | cut -c 1-60 || true
 }
 
+# One that somebody else put there says what he wants, and stays.
 packages::policy_on() {
-  [[ -e $PACKAGES_POLICY ]] || printf '#!/bin/sh\n# muster: no daemon starts while it is installed\nexit 101\n' >"$PACKAGES_POLICY"
+  [[ ! -e $PACKAGES_POLICY ]] || return 0
+  trap packages::policy_off EXIT
+  printf '#!/bin/sh\n# muster: no daemon starts while it is installed\nexit 101\n' >"$PACKAGES_POLICY"
   chmod +x "$PACKAGES_POLICY"
 }
 

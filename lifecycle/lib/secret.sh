@@ -23,6 +23,11 @@ secret::fetch() {
   mv -f "$part" "$place"
 }
 
+# secret::stale NAME FILE: the file, if there is one, holds another secret by now. A command is not asked again for that.
+secret::stale() {
+  [[ -n $2 && -s $2 && -s $MUSTER_SECRETS/$1 ]] && ! cmp -s "$2" "$MUSTER_SECRETS/$1"
+}
+
 # 32 random bytes in hexadecimal: no character that anybody would have to quote.
 secret::random() {
   od -An -tx1 -N32 /dev/urandom | tr -d ' \n'

@@ -104,7 +104,8 @@ want::link() { # path target
 
 # want::block PATH <lines: the file has them between two lines of ours; what others wrote around them stays.
 want::block() {
-  local -r path=$1 first='# muster: from here' last='# muster: to here'
+  local -r path=$1 name=$(basename "$0" .sh)
+  local -r first="# muster create, step $name: from here" last="# muster create, step $name: to here"
   local lines
   lines=$(cat)
   {

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import lifecycle
 from lifecycle.runner import secrets
 from lifecycle.runner.step import Step
 from muster import process
@@ -18,6 +19,8 @@ HOPELESS = (64, 65, 78)
 """Exit codes of a step that trying again cannot help: usage, data, configuration."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
 _TAIL_LINES = 20
+_HOME = Path(lifecycle.__file__).parents[1]
+"""The archive, or the checkout, that this muster runs from."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -107,6 +110,7 @@ def _call(step: Step, verb: str, places: Places) -> tuple[int, tuple[str, ...]]:
         "MUSTER_STATE": str(places.state),
         "MUSTER_SECRETS": str(places.secrets),
         "MUSTER_LIB": str(places.lib),
+        "MUSTER_HOME": str(_HOME),
     }
     done = process.run(["bash", str(step.path), verb], step.limit_s, env=environment)
     hidden = secrets.known(places.secrets)

@@ -43,6 +43,10 @@ def variables(description: Description, node: Node) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for field in dataclasses.fields(description):
         _add(found, f"C_{field.name.upper()}", getattr(description, field.name))
+    for name in ("C_ACCOUNTING_PASSWORD", "C_SLURM_MUNGE_KEY"):  # null: both ways are empty
+        found.pop(name, None)
+        found.setdefault(f"{name}_FILE", "")
+        found.setdefault(f"{name}_COMMAND", [])
     nodes = all_nodes(description)
     hardware = node.hardware
     found.update(

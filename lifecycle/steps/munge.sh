@@ -15,8 +15,8 @@ readonly MUNGE_KEY=/etc/munge/munge.key
 # makes one, and the others take it from the shared disk.
 munge::fetch() {
   local -r shared=$C_SHARED_DIR/munge.key
-  if [[ -n ${C_SLURM_MUNGE_KEY_FILE:-} || -n ${C_SLURM_MUNGE_KEY_COMMAND[*]:-} ]]; then
-    secret::fetch munge "${C_SLURM_MUNGE_KEY_FILE:-}" "${C_SLURM_MUNGE_KEY_COMMAND[@]}"
+  if [[ -n $C_SLURM_MUNGE_KEY_FILE || -n ${C_SLURM_MUNGE_KEY_COMMAND[*]} ]]; then
+    secret::fetch munge "$C_SLURM_MUNGE_KEY_FILE" "${C_SLURM_MUNGE_KEY_COMMAND[@]}"
   elif [[ -z $C_SHARED_DIR ]]; then
     ((${#NODES_NAME[@]} == 1)) || step::fail 78 "give slurm.munge_key, or a shared_dir to share one through"
     secret::fetch munge ""
@@ -62,6 +62,9 @@ munge::daemon() {
 
 step::state() {
   want::packages munge
+  if secret::stale munge "${C_SLURM_MUNGE_KEY_FILE:-${C_SHARED_DIR:+$C_SHARED_DIR/munge.key}}"; then
+    step::differs "the munge key has changed" || true
+  fi
   step::checking || munge::fetch
   if munge::differs; then
     step::differs "$MUNGE_KEY: not the cluster's" || {

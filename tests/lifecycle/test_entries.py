@@ -100,3 +100,20 @@ def test_without_python_it_says_so(bundle: Path, tmp_path: Path) -> None:
     done = run(bundle / "create.sh", PATH=str(tmp_path))
     assert done.returncode == 69
     assert "Fix: apt-get install python3" in done.stderr
+
+
+def test_a_checkout_reads_a_file_of_the_folder_one_is_in(tmp_path: Path) -> None:
+    shutil.copy(EXAMPLES / "on_premises" / "cluster.yaml", tmp_path)
+    env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    words = ["bash", str(ROOT / "lifecycle" / "create.sh"), "cluster.yaml", "--node", "gpu001"]
+    done = subprocess.run(
+        [*words, "--list"],
+        cwd=tmp_path,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "munge" in done.stdout

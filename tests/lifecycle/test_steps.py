@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from muster.site import load_site
 from tests.harness.private_root import ROOT, PrivateRoot
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo ./run tests")
@@ -241,3 +242,68 @@ def test_a_network_that_comes_late_is_waited_for(machines: Machines) -> None:
     rc, out = machines["n1"].run(f"{late} {only('hosts')}")
     assert rc == 0
     assert out.startswith("waiting up to 300 s: this machine: it is none of the 3 nodes")
+
+
+def test_scratch_falls_back_and_says_which_kind_it_took(machines: Machines) -> None:
+    machines.describe(scratch={"kinds": ["instance_store", "folder"], "min_free_gib": 0.01})
+    look = "; findmnt -no SOURCE,TARGET /scratch; stat -c %a /scratch"
+    rc, out = machines["n1"].run(only("scratch") + look)
+    assert (rc, steps(out)) == (0, {"scratch": "changed"}), out
+    assert "/var/scratch" in out
+    assert out.split()[-1] == "1777"
+    log = machines["n1"].file("/var/log/muster/create/scratch.log").read_text()
+    assert "/scratch is of kind folder, with " in log
+    fstab = machines["n1"].file("/etc/fstab").read_text()
+    assert (
+        "\n/var/scratch /scratch none bind,nofail,x-systemd.requires-mounts-for=/var 0 0\n" in fstab
+    )
+    assert (
+        steps(machines["n1"].run(f"mount /scratch; {only('scratch')}")[1])["scratch"] == "unchanged"
+    )
+
+
+def test_a_disk_that_the_platform_mounted_comes_first(machines: Machines) -> None:
+    kinds = ["instance_store", "folder"]
+    machines.describe(scratch={"kinds": kinds, "min_free_gib": 0.01, "stores": ["/run/nvme"]})
+    disk = "mkdir /run/nvme; mount -t tmpfs -o size=64m disk /run/nvme; "
+    rc, out = machines["n1"].run(disk + only("scratch") + "; findmnt -no SOURCE /scratch")
+    assert rc == 0, out
+    assert "disk[/scratch]" in out
+    assert machines["n1"].run(disk + only("scratch"))[0] == 0
+
+
+def test_a_disk_without_room_is_no_scratch(machines: Machines) -> None:
+    machines.describe(scratch={"kinds": ["instance_store"], "stores": ["/run/nvme"]})
+    disk = "mkdir /run/nvme; mount -t tmpfs -o size=64m disk /run/nvme; "
+    rc, out = machines["n1"].run(disk + only("scratch"))
+    assert rc == 69
+    assert "this node has no scratch of 20.0 GiB among: instance_store" in out.splitlines()[-1]
+
+
+def test_limits_reach_slurmd_on_compute_nodes(machines: Machines) -> None:
+    for name in ("head", "n1"):
+        assert machines[name].run(only("limits"))[0] == 0
+    override = "/etc/systemd/system/slurmd.service.d/muster.conf"
+    assert "LimitMEMLOCK=infinity" in machines["n1"].file(override).read_text()
+    assert not machines["head"].file(override).exists()
+    assert steps(machines["n1"].run(only("limits"))[1]) == {"limits": "unchanged"}
+
+
+def test_the_site_file_is_written_until_somebody_takes_it_over(machines: Machines) -> None:
+    replace = ["/opt/it's", "{node}"]
+    machines.describe(replace_command=replace, health={"profile": "cpu"})
+    program = machines["n1"].file("/usr/local/bin/muster")
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    script = f"cd {ROOT} && python3 -m muster create /root/cluster.yaml --only muster"
+    rc, out = machines["n1"].run(script)
+    assert (rc, steps(out)) == (0, {"muster": "changed"}), out
+    path = machines["n1"].file("/etc/muster/site.yaml")
+    site = load_site(path)
+    assert (site.replace_command, site.profile) == (replace, "cpu")
+    assert (site.mounts, site.shared_paths) == (["/mnt"], ["/mnt"])
+    assert str(site.scratch_path) == "/scratch"
+    path.write_text("profile: mine\n")
+    assert steps(machines["n1"].run(script)[1]) == {"muster": "unchanged"}
+    assert path.read_text() == "profile: mine\n"
