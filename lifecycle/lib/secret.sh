@@ -39,6 +39,20 @@ secret::print() {
   printf %s "$(<"$MUSTER_SECRETS/$1")"
 }
 
+# The secret as a value of Slurm's files: in double quotes, or without white space; # would begin a comment, and \ takes a
+# letter's meaning away. Call it as `x=$(secret::for_slurm NAME)`, not behind `local`: it may end the step.
+secret::for_slurm() {
+  local text
+  text=$(secret::print "$1" | sed 's/[\\#]/\\&/g')
+  case $text in
+    *[[:space:]]*\"* | *\"*[[:space:]]*)
+      step::fail 78 "a password with white space and a double quote cannot stand in a file of Slurm's: choose another"
+      ;;
+    *[[:space:]]*) printf '"%s"' "$text" ;;
+    *) printf %s "$text" ;;
+  esac
+}
+
 main() {
   echo "this file is read by steps, not run" >&2
   exit 64

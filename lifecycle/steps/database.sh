@@ -75,6 +75,8 @@ CONF
     step::differs "the password has changed" || true
   fi
   step::checking || secret::fetch accounting "$C_ACCOUNTING_PASSWORD_FILE" "${C_ACCOUNTING_PASSWORD_COMMAND[@]}"
+  # slurmdbd must be able to use it, or nothing is changed.
+  [[ ! -s $MUSTER_SECRETS/accounting ]] || secret::for_slurm accounting >/dev/null
   want::service mariadb mariadbd database::daemon
   step::checking || wait::until 300 database::answers || step::fail 75 "MariaDB does not answer after 300 s"
   database::login_works || step::differs "$C_ACCOUNTING_USER cannot log in to $C_ACCOUNTING_NAME" || {

@@ -11,21 +11,8 @@ source "$MUSTER_LIB/step.sh"
 
 readonly DBD_PORT=6819
 
-# slurmdbd.conf takes a value in double quotes, or without white space; # would begin a comment, \ take its meaning away.
-slurmdbd::password() {
-  local -r password=$(secret::print accounting | sed 's/[\\#]/\\&/g')
-  if [[ $password == *[[:space:]]* ]]; then
-    if [[ $password == *\"* || $password == *$'\n'* ]]; then
-      step::fail 78 "a password with white space and a double quote cannot stand in slurmdbd.conf: choose another"
-    fi
-    printf '"%s"' "$password"
-  else
-    printf %s "$password"
-  fi
-}
-
-slurmdbd::conf() {
-  local -r password=$(slurmdbd::password) days=${C_ACCOUNTING_PURGE_AFTER_DAYS}days
+slurmdbd::conf() { # the password as the file takes it
+  local -r days=${C_ACCOUNTING_PURGE_AFTER_DAYS}days
   cat <<CONF
 # Written by muster from cluster.yaml; it has a password, so only $C_SLURM_USER may read it.
 AuthType=auth/munge
@@ -39,7 +26,7 @@ StorageHost=${C_ACCOUNTING_HOST:-localhost}
 StoragePort=$C_ACCOUNTING_PORT
 StorageLoc=$C_ACCOUNTING_NAME
 StorageUser=$C_ACCOUNTING_USER
-StoragePass=$password
+StoragePass=$1
 # Without these the database grows until sacct takes minutes.
 PurgeJobAfter=$days
 PurgeStepAfter=$days
@@ -57,7 +44,7 @@ slurmdbd::why() {
 }
 
 step::state() {
-  local before
+  local before password
   want::packages slurmdbd
   want::folder /var/log/slurm 0755 "$C_SLURM_USER:$C_SLURM_USER"
   want::folder "$C_SLURM_CONFIG_DIR" 0755
@@ -71,8 +58,9 @@ step::state() {
     step::differs "the database's password is not known yet" || step::fail 75 "there is no password of the database"
     return 0
   }
+  password=$(secret::for_slurm accounting)
   before=$(cksum "$C_SLURM_CONFIG_DIR/slurmdbd.conf" 2>/dev/null) || true
-  slurmdbd::conf | want::file "$C_SLURM_CONFIG_DIR/slurmdbd.conf" 0600 "$C_SLURM_USER:$C_SLURM_USER"
+  slurmdbd::conf "$password" | want::file "$C_SLURM_CONFIG_DIR/slurmdbd.conf" 0600 "$C_SLURM_USER:$C_SLURM_USER"
   step::checking && ! command -v slurmdbd >/dev/null && return 0
   if ! step::checking && [[ $before != "$(cksum "$C_SLURM_CONFIG_DIR/slurmdbd.conf")" ]]; then
     service::restart slurmdbd slurmdbd slurmdbd
