@@ -228,10 +228,14 @@ class Fleet:
 
 
 def guard_srun(nodes: Sequence[str], guard_argv: Sequence[str]) -> list[str]:
-    """The srun line of the guards: beside everything else, whole lines, deaf to lost nodes."""
+    """The srun line of the guards: beside everything else, whole lines, deaf to lost nodes.
+
+    The end of one guard is not the end of the others, whatever KillOnBadExit and WaitTime say.
+    """
     count = str(len(nodes))
     return [
         *("srun", "--overlap", "--no-kill", "--quiet", "--job-name=guard"),
+        *("--kill-on-bad-exit=0", "--wait=0"),
         *(f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
         f"--nodelist={','.join(nodes)}",
         *("--label", "--input=all", "--cpus-per-task=1"),

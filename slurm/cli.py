@@ -1,4 +1,4 @@
-"""`muster lint FILE...`: what will go wrong with a batch script, and when."""
+"""`muster lint FILE...` and `muster slurm-conf`: Slurm's files, those of jobs and its own."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from muster.errors import DataError, MusterError, UsageError
+from slurm.conf import command
 from slurm.files import replace
 from slurm.lint import catalogue
 from slurm.lint.finding import ERROR, SEVERITIES, WARNING, Finding
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add `lint`."""
+    """Add `lint` and `slurm-conf`."""
+    command.add_parser(subparsers)
     text = "what will go wrong with a batch script, and when"
     lint = subparsers.add_parser("lint", help=text, description=text)
     lint.set_defaults(verb="lint", func=_lint)

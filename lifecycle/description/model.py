@@ -190,6 +190,7 @@ class Switch:
 class Slurm:
     """How Slurm itself is set up."""
 
+    version: Optional[str] = None  # release, such as "23.11"; None: what is installed says
     config_dir: Path = Path("/etc/slurm")
     state_dir: Path = Path("/var/spool/slurmctld")  # on a mount, when there are several heads
     user: str = "slurm"

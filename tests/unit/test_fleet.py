@@ -193,6 +193,8 @@ def test_srun_line_of_the_guards() -> None:
     assert {"--overlap", "--no-kill", "--label", "--nodes=2", "--ntasks=2", "--nodelist=n1,n3"} <= (
         set(argv)
     )
+    # slurm.conf may say otherwise; the end of one guard must not be the end of all
+    assert {"--kill-on-bad-exit=0", "--wait=0"} <= set(argv)
 
 
 def test_environment_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:

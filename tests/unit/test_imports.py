@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "healthcheck": NOUNS,
     "resume": (*NOUNS, "healthcheck"),
     "lifecycle": (*NOUNS, "healthcheck"),
-    "slurm": (*NOUNS, "lifecycle.description"),
+    "slurm": (*NOUNS, "lifecycle.cli", "lifecycle.description"),
     "muster.cli": (
         *ERRORS_AND_PROCESS,
         "muster.cluster",
