@@ -130,26 +130,20 @@ def _diff(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     from slurm.conf.dry_start import ask  # noqa: PLC0415
-    from slurm.conf.expected import gpus_of_one, partition_sizes  # noqa: PLC0415
+    from slurm.conf.expected import differences, gpus_of_one  # noqa: PLC0415
 
     description, folder, _, wanted = _rendered(args)
     if description.platform != "plain":
         what = f"{description.platform} has the rest of slurm.conf, so it cannot be started here"
         raise UnavailableError(str(folder), what, "look at the lines: muster slurm-conf diff")
-    sizes, gpus = partition_sizes(description), gpus_of_one(description)
+    gpus = gpus_of_one(description)
     files = _with_includes(wanted, folder)
     for _ in range(3):  # a free port may be somebody else's a moment later
         with tempfile.TemporaryDirectory(prefix="muster-slurm-conf-") as private:
             answer = ask(files, Path(private), gpus, args.limit_s)
         if not any("already in use" in line for line in answer.complaints):
             break
-    wrong = list(answer.complaints)
-    for name, number in sizes.items():
-        if answer.partitions.get(name, 0) != number and answer.partitions:
-            wrong.append(f"partition {name}: {answer.partitions.get(name, 0)} of {number} nodes")
-    for node, number in answer.gpus.items():
-        if number != gpus[node]:
-            wrong.append(f"gres.conf: node {node} has {number} of {gpus[node]} GPUs")
+    wrong = [*answer.complaints, *differences(description, answer.partitions, answer.gpus)]
     for line in wrong:
         print(f"muster slurm-conf: {line}", file=sys.stderr)
     if not wrong:

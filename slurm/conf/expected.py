@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from lifecycle.description.instance_types import hardware_of
 from lifecycle.description.model import Description
 from lifecycle.description.nodes import names_of
@@ -25,3 +27,15 @@ def gpus_of_one(description: Description) -> dict[str, int]:
         hardware = hardware_of(group)
         found[names_of(group)[0]] = hardware.gpus if hardware else 0
     return found
+
+
+def differences(
+    description: Description, partitions: Mapping[str, int], gpus: Mapping[str, int]
+) -> Iterator[str]:
+    """What Slurm's daemons understood otherwise; nothing of what they gave no answer to."""
+    for name, number in partition_sizes(description).items():
+        if partitions and partitions.get(name, 0) != number:
+            yield f"partition {name}: {partitions.get(name, 0)} of {number} nodes"
+    for node, number in gpus_of_one(description).items():
+        if gpus.get(node, number) != number:
+            yield f"gres.conf: node {node} has {gpus[node]} of {number} GPUs"

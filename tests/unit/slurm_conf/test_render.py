@@ -14,6 +14,7 @@ from lifecycle.description.load import from_values, load_description
 from lifecycle.description.model import Description
 from muster.errors import ConfigError
 from slurm.conf import owned
+from slurm.conf.expected import differences
 from slurm.conf.keys import message_timeout_s, sections
 from slurm.conf.render import render
 from slurm.conf.version import parse
@@ -252,3 +253,14 @@ def test_a_damaged_block_is_left_alone(text: str) -> None:
 def test_logical_lines() -> None:
     text = "A=1 # c\n#B=2\nC=\\\n3\n\n  D=4  \nE=5\\"
     assert list(owned.logical_lines(text)) == ["A=1", "C= 3", "D=4", "E=5"]
+
+
+def test_what_slurm_understood_otherwise() -> None:
+    description = described()
+    assert list(differences(description, {"main": 4}, {"n1": 8})) == []
+    assert list(differences(description, {}, {})) == []
+    assert list(differences(description, {"main": 3, "other": 9}, {"n1": 7})) == [
+        "partition main: 3 of 4 nodes",
+        "gres.conf: node n1 has 7 of 8 GPUs",
+    ]
+    assert list(differences(description, {"x": 1}, {})) == ["partition main: 0 of 4 nodes"]
