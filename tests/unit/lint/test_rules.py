@@ -73,6 +73,7 @@ ROWS = [
     (b"mpirun a | tee b\n", ["pipefail", "pipe-hides-failure"]),
     (b"set -o errexit -o nounset -o pipefail\ncd x\nmpirun a | tee b\n", []),
     (b"mpirun a\nrc=$?\necho $rc\nexit $rc\n", ["pipefail"]),
+    (b"x=$(torchrun a | tail -1)\necho $x\n", []),  # it is asked, and not the work
     (b"mpirun a && echo good\n", ["pipefail"]),
     (b"export SLURM_KILL_BAD_EXIT=1 SLURM_WAIT=60\nexec srun a\n", ["pipefail"]),
     (b"exec srun -KW60 a\n", ["srun-wait"]),  # -K takes what follows it as its value
