@@ -130,7 +130,8 @@ def _partition(
         if partition.grace_s:
             told.append(f"They are told {partition.grace_s} s before.")
     if partition.max_nodes is None and spares:
-        told.append(f"MaxNodes leaves {spares} nodes as spares: a lost node is replaced at once.")
+        left = f"{spares} node{'s' if spares > 1 else ''}"
+        told.append(f"MaxNodes leaves {left} as spare: a lost node is replaced at once.")
     words = [f"PartitionName={partition.name}", f"Nodes={compress(names)}"]
     words += ["Default=YES"] if partition.default else []
     words += [
