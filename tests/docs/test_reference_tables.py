@@ -19,7 +19,9 @@ import resume
 from healthcheck.profile import Profile
 from healthcheck.profile import names as profile_names
 from lifecycle.description.model import Description
+from muster.image import cli as image_cli
 from muster.image.catalogue import Fabric, Image
+from muster.image.contract import RULES
 from muster.recipe import Recipe
 from muster.site import Site
 from resume import cli, launch
@@ -208,3 +210,27 @@ def test_every_member_of_run() -> None:
     public = fields | {name for name in vars(resume.Run) if not name.startswith("_")}
     members = [name for row in rows("train_contract.md", "The library") for name in code(row[0])]
     assert {re.split(r"[.(]", name)[1] for name in members} == public
+
+
+def test_every_option_of_muster_image() -> None:
+    parser = argparse.ArgumentParser()
+    verbs = parser.add_subparsers()
+    image_cli.add_parser(verbs)
+    (inner,) = (a for a in verbs.choices["image"]._actions if isinstance(a.choices, dict))
+    assert isinstance(inner.choices, dict)
+    real = {
+        option: {
+            verb for verb, one in inner.choices.items() if option in one._option_string_actions
+        }
+        for one in inner.choices.values()
+        for option in one._option_string_actions
+        if option not in ("-h", "--help")
+    }
+    table = [row for row in rows("image.md", "Verbs") if len(row) == 3]
+    assert {code(option)[0]: set(of.split(", ")) for option, of, _ in table} == real
+    listed = [code(row[0])[0] for row in rows("image.md", "Verbs") if len(row) == 2]
+    assert {words.split()[2] for words in listed} == set(inner.choices)
+
+
+def test_every_rule_of_muster_image_check() -> None:
+    assert {code(rule)[0]: text for rule, text in rows("image.md", "Rules of check")} == RULES
