@@ -67,6 +67,7 @@ class Attempt:
             master_port=views[self.nodes[0]].port,
             step=s.step,
             skip=skips.text(s.state.windows),
+            container=s.container,
         )
         return self._launch_and_watch(plan)
 

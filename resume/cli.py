@@ -33,6 +33,7 @@ from resume import (
     successor,
     tiers,
 )
+from resume.container import Container, require_mountable, wanted
 from resume.durable import read_json
 from resume.ending import Ended
 from resume.fleet import Fleet, own_argv
@@ -54,6 +55,7 @@ class _Places:
     step: Optional[Step] = None
     from_step: Optional[int] = None  # training step of the checkpoint that a person has chosen
     before: Optional[str] = None  # the job that this one follows
+    container: Optional[Container] = None
 
 
 def add_parser(verbs: Any) -> None:
@@ -69,6 +71,14 @@ def add_parser(verbs: Any) -> None:
         metavar="N",
         help="go on from the checkpoint of training step N, once; later ones are set aside",
     )
+    run.add_argument(
+        "--image", help="run the ranks in this container: a .sqsh file, REGISTRY#IMAGE"
+    )
+    several: dict[str, Any] = {"action": "append", "default": []}
+    run.add_argument(
+        "--mount", metavar="SOURCE[:TARGET[:FLAGS]]", help="into the container", **several
+    )
+    run.add_argument("--env", metavar="NAME", help="wins over the image's variable", **several)
     run.add_argument("assignments", nargs="*", metavar="KEY=VALUE", help="over recipe.yaml")
     run.epilog = "Arguments after -- go to the training command."
     run.set_defaults(func=_run, verb="run", rest=[])
@@ -131,7 +141,12 @@ def _run(arguments: argparse.Namespace) -> int:
     recipe = _with_arguments(load_recipe(source, arguments.assignments), arguments.rest)
     wanted_nodes(recipe, len(job.nodes))
     chosen = None if before else arguments.from_step  # the job before this one has gone back
-    places = _Places(recipe_dir, run_dir, from_step=chosen, before=before[0] if before else None)
+    asked = (arguments.image, arguments.mount, arguments.env)
+    container = wanted(*asked, os.environ, Path.cwd())
+    if container is not None:
+        require_mountable(run_dir, recipe_dir)
+    previous = before[0] if before else None
+    places = _Places(recipe_dir, run_dir, from_step=chosen, before=previous, container=container)
     return _supervise(job, recipe, places)
 
 
@@ -191,6 +206,7 @@ def _supervise(job: slurm.Job, recipe: Recipe, places: _Places) -> int:
         **_shape(recipe, site),
         step=places.step,
         from_step=places.from_step,
+        container=places.container,
     )
     _arm_signals(supervisor)
     try:

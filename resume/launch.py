@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from resume import container as containers
+from resume.container import Container
 from resume.fleet import step_environment
 from resume.step import Step
 
@@ -54,6 +56,7 @@ class LaunchPlan:
     master_port: int
     step: Optional[Step] = None  # a user's own srun line: his options, folder and output
     skip: str = ""  # windows of batches that are left out
+    container: Optional[Container] = None  # None: the ranks run on the host
 
     @property
     def num_ranks(self) -> int:
@@ -88,13 +91,29 @@ def srun_argv(plan: LaunchPlan) -> list[str]:
         *("--distribution=block", "--cpu-bind=none", f"--job-name=attempt{plan.attempt}"),
         *cpus,
         f"--chdir={plan.run_dir / 'recipe'}",
+        *_container_options(plan),
         *("--input=none", *program),
     ]
 
 
+def _container_options(plan: LaunchPlan) -> list[str]:
+    if plan.container is None:
+        return []
+    inside = containers.environment(plan.container, _own_place())
+    names = [*contract(plan), *inside]
+    places = (plan.run_dir, plan.recipe_dir, _own_place())
+    return containers.srun_options(plan.container, *places, names)
+
+
+def _own_place() -> str:
+    """Where `resume` is: a folder or muster.pyz."""
+    return step_environment()["PYTHONPATH"].split(os.pathsep)[0]
+
+
 def environment(plan: LaunchPlan) -> dict[str, str]:
     """Our environment plus the contract's variables."""
-    return {**step_environment(), **contract(plan)}
+    inside = containers.environment(plan.container, _own_place()) if plan.container else {}
+    return {**step_environment(), **contract(plan), **inside}
 
 
 def contract(plan: LaunchPlan) -> dict[str, str]:

@@ -21,6 +21,7 @@ from muster.recipe import Recipe
 from muster.site import Site
 from resume import changes, lease, ranks
 from resume.allocation import Allocation
+from resume.container import Container
 from resume.custody import Custody
 from resume.ending import Ended, Ending
 from resume.fleet import Fleet
@@ -55,6 +56,7 @@ class Supervisor:
     ranks_per_node: int
     cpus_per_rank: Optional[int]
     host: str  # the node that we run on, as Slurm calls it
+    container: Optional[Container] = None  # the ranks run in it
     step: Optional[Step] = None  # a user's own srun line instead of a recipe's command
     from_step: Optional[int] = None  # training step of the checkpoint that a person has chosen
     state: State = field(default_factory=State)

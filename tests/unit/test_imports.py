@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "muster.cluster": ERRORS_AND_PROCESS,
     "muster.image": NOUNS,
     "healthcheck": NOUNS,
-    "resume": (*NOUNS, "healthcheck"),
+    "resume": (*NOUNS, "healthcheck", "muster.image.reference"),
     "lifecycle": (*NOUNS, "healthcheck"),
     "slurm": (*NOUNS, "lifecycle.cli", "lifecycle.description"),
     "muster.cli": (

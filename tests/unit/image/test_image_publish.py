@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from muster.errors import CreateError, DataError, StorageError, TemporaryError
-from muster.image import publish as module
 from muster.image.publish import Patience, publish, require_free
 from muster.image.squash import require_whole
 from tests.unit.image.squash_files import write_squash
@@ -164,7 +163,7 @@ def test_no_folder_and_no_space(shared: Path, local: Path, monkeypatch: pytest.M
     with pytest.raises(CreateError, match="--temp"):
         publish(shared / "a.sqsh", write_squash, require_whole, local / "no", QUICK)
     free = shutil.disk_usage(shared)._replace(free=1 << 30)
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
     require_free(shared, 1 << 30, "x")
     with pytest.raises(CreateError, match=r"1.0 GiB free, 2.0 GiB needed"):
         require_free(shared, 2 << 30, "x")
