@@ -85,6 +85,13 @@ def lifecycle(session: nox.Session) -> None:
 
 
 @nox.session
+def containers(session: nox.Session) -> None:
+    """Build an image from our Dockerfile with buildah, squash, check and start it; as root."""
+    scripts.need(session, {"buildah": "buildah", "mksquashfs": "squashfs-tools"})
+    CPU.run(session, "-m", "pytest", "tests/containers", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure recovery and overhead against their limits, and others beside; on an idle machine."""
     CPU.run(session, "-m", "benchmarks", *session.posargs)
@@ -108,7 +115,7 @@ def lint(session: nox.Session) -> None:
     # A recipe is a folder of its own: its files import each other by their bare names.
     for recipe in sorted({path.parent for path in ROOT.glob("recipes/*/*.py")}):
         CPU.run(session, "-m", "mypy", str(recipe), env={"MYPYPATH": f"{recipe}:{ROOT}"})
-    scripts.need_shell_tools(session)
+    scripts.need(session, scripts.SHELL_TOOLS)
     files = scripts.shell_scripts()
     session.run("shellcheck", "-x", *files, external=True)
     session.run("shfmt", "-i", "2", "-ci", "-d", *files, external=True)

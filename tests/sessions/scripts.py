@@ -10,7 +10,7 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).resolve().parents[2]
-SHELL_TOOLS = ("shellcheck", "shfmt")
+SHELL_TOOLS = {"shellcheck": "shellcheck", "shfmt": "shfmt"}
 
 
 def tracked_files() -> list[str]:
@@ -56,11 +56,12 @@ def is_shell(path: Path) -> bool:
     )
 
 
-def need_shell_tools(session: nox.Session) -> None:
-    """Install shellcheck and shfmt if we may; say how otherwise."""
-    if all(shutil.which(tool) for tool in SHELL_TOOLS):
+def need(session: nox.Session, programs: dict[str, str]) -> None:
+    """Install what is missing if we may, {program: package}; say how otherwise."""
+    if all(shutil.which(program) for program in programs):
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
-        session.error(f"{' and '.join(SHELL_TOOLS)} are needed. Fix: install them, e.g. with apt.")
+        session.error(f"{' and '.join(programs)} are needed. Fix: install them, e.g. with apt.")
     session.run("apt-get", "-qq", "update", external=True)
-    session.run("apt-get", "-qq", "install", "-y", *SHELL_TOOLS, external=True, silent=True)
+    install = ("apt-get", "-qq", "install", "-y", "--no-install-recommends")
+    session.run(*install, *programs.values(), external=True, silent=True)
