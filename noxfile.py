@@ -86,8 +86,9 @@ def lifecycle(session: nox.Session) -> None:
 
 @nox.session
 def containers(session: nox.Session) -> None:
-    """Build an image from our Dockerfile with buildah, squash, check and start it; as root."""
-    scripts.need(session, {"buildah": "buildah", "mksquashfs": "squashfs-tools"})
+    """Build an image with buildah, squash and check it; lose a node under a run in a container."""
+    tools = {"buildah": "buildah", "mksquashfs": "squashfs-tools", "bwrap": "bubblewrap"}
+    scripts.need(session, tools)
     CPU.run(session, "-m", "pytest", "tests/containers", *session.posargs)
 
 

@@ -1,7 +1,7 @@
 """An image really built from our Dockerfile, squashed, checked and started: buildah, no network.
 
-The base is small: this machine's own python3, bash and what they load, and in place of the
-frameworks modules that only have a name. What the Dockerfile does to a base is real.
+The base is small, with modules in place of the frameworks that only have a name. What the
+Dockerfile does to a base is real.
 """
 
 from __future__ import annotations
@@ -9,21 +9,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sysconfig
 from pathlib import Path
 
 import pytest
 
 from muster.cli import main
 from muster.image.catalogue import load
+from tests.containers.small_root import make_root
 
-PROGRAMS = ("bash", "sh", "env", "cat", "rm", "mkdir", "mktemp", "ls", "id", "python3")
 NEEDED = ("buildah", "mksquashfs", "unsquashfs")
-STUBS = (
-    *("torch/__init__", "torch/distributed/__init__", "torch/distributed/checkpoint", "numpy"),
-    *("yaml", "tokenizers", "sentencepiece", "pyarrow", "psutil", "lightning/__init__"),
-    *("lightning/pytorch", "megatron/core/dist_checkpointing", "nemo/collections/llm"),
-)
 LIMIT_S = 300
 
 pytestmark = pytest.mark.slow
@@ -34,40 +28,6 @@ def _tools() -> None:
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
         pytest.skip(f"needs root and {missing}. Fix: apt-get install buildah squashfs-tools")
-
-
-def copy_with_libraries(program: Path, root: Path) -> None:
-    """A program and every library that it loads, at their own places."""
-    listing = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False)
-    libraries = [word for word in listing.stdout.split() if word.startswith("/")]
-    for name in (str(program), *libraries):
-        target = root / name.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(name, target)
-
-
-def make_root(root: Path) -> None:
-    """The files of the base."""
-    for folder in ("usr/bin", "usr/lib", "etc", "tmp", "proc", "sys", "dev", "opt", "usr/lib64"):
-        (root / folder).mkdir(parents=True, exist_ok=True)
-    for link in ("bin", "lib", "lib64"):
-        (root / link).symlink_to(f"usr/{link}")
-    for name in PROGRAMS:
-        program = Path(f"/usr/bin/{name}")
-        copy_with_libraries(program.resolve(), root)
-        if program.resolve() != program:
-            (root / "usr/bin" / name).symlink_to(program.resolve())
-    library = Path(sysconfig.get_path("stdlib")).resolve()
-    system = Path(f"/usr/lib/{library.name}")
-    left_out = shutil.ignore_patterns("test", "idlelib", "__pycache__", "config-*", "ensurepip")
-    shutil.copytree(system, root / f"usr/lib/{library.name}", ignore=left_out, dirs_exist_ok=True)
-    for extension in system.glob("lib-dynload/*.so"):
-        copy_with_libraries(extension, root)
-    for stub in STUBS:
-        module = root / f"usr/lib/python3/dist-packages/{stub}.py"
-        module.parent.mkdir(parents=True, exist_ok=True)
-        module.write_text("")
-    (root / "dev" / "null").touch()
 
 
 @pytest.fixture
