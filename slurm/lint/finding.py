@@ -60,7 +60,8 @@ class Finding:
     spot: Spot
 
     def __str__(self) -> str:
-        says = f"{self.path}:{self.spot.line}: {self.rule.severity}: {self.spot.says}"
+        told = " ".join(self.spot.says.split())  # a quoted word may have lines
+        says = f"{self.path}:{self.spot.line}: {self.rule.severity}: {told}"
         return f"{says} [{self.rule.name}]. Fix: {self.rule.fix}"
 
     def to_json(self) -> dict[str, Any]:

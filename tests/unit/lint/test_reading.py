@@ -179,6 +179,7 @@ PIECES = st.sampled_from(
 @given(st.lists(PIECES, max_size=40).map("".join).map(encode) | st.binary(max_size=200))
 @example(b"")
 @example(b"\xff\xfe#SBATCH")
+@example(b"srun a\n'b\n")
 @example(b"#!/bin/sh\n" + b'$("${' * 3000)
 @example(b"#!/bin/sh\n" + b'"${' * 3000)
 @example(b"#!/bin/sh\n" + b"`$((" * 3000)
