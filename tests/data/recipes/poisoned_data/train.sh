@@ -5,7 +5,7 @@ step=0 && leave=0 && trap 'leave=1' USR2
 IFS=- read -r first last <<<"${MUSTER_SKIP:-0-0}"
 beat() { echo "{\"pid\":$$,\"phase\":\"step\",\"step\":$step}" >"$MUSTER_BEAT_DIR/rank_$RANK.json"; }
 save() { echo "$step" >step && RANK=0 WORLD_SIZE=1 MUSTER_BEAT_DIR="" python3 -m resume save "$step" step; }
-log() { echo "{\"step\":$step,\"batch\":$batch,\"samples\":\"$batch\",\"loss\":$loss,\"time\":$(date +%s.%N),\"attempt\":$MUSTER_ATTEMPT}" >>"$MUSTER_RUN_DIR/metrics.jsonl"; }
+log() { local now && now=$(date +%s.%N) && echo "{\"step\":$step,\"batch\":$batch,\"samples\":\"$batch\",\"loss\":$loss,\"time\":$now,\"attempt\":$MUSTER_ATTEMPT}" >>"$MUSTER_RUN_DIR/metrics.jsonl"; }
 while ((step < ${1:-30} && leave == 0)) && [[ ! -e $MUSTER_RUN_DIR/DONE ]]; do
   beat && sleep 0.1
   ((RANK)) && continue
