@@ -21,7 +21,7 @@ nox.options.default_venv_backend = "none"
 nox.options.sessions = ["tests"]
 
 SLURM_HERE = "import muster.cluster.packages as p; exit(p.main())"
-WORKERS = 3  # test processes side by side
+WORKERS = 2  # test processes side by side
 
 
 @nox.session
@@ -38,8 +38,8 @@ def tests(session: nox.Session) -> None:
     lint(session)
     if os.environ.get("CI") == "true":  # once, before the processes would do it at once
         session.run(sys.executable, "-c", SLURM_HERE)
-    # Side by side: most of the time is waiting for Slurm to notice something.
-    side_by_side = ("-n", str(WORKERS), "--dist", "loadfile")
+    # Side by side: tests on a cluster mostly wait for Slurm to notice something.
+    side_by_side = ("-n", str(WORKERS), "--dist", "loadscope")  # as tests/conftest.py says
     CPU.run(session, "-m", "pytest", "-m", "not slow", *side_by_side, *session.posargs)
 
 

@@ -10,17 +10,38 @@ import importlib.util
 import os
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 IN_CI = os.environ.get("CI") == "true"
 ROOT = Path(__file__).resolve().parents[1]
+NEED_A_CLUSTER = (
+    *("tests/cluster/", "tests/multinode/", "tests/containers/"),
+    "tests/docs/test_commands.py",
+)
 
 
 @pytest.fixture(scope="session")
 def repo_root() -> Path:
     """The root of the repository under test."""
     return ROOT
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Of two processes one has all tests that need a cluster: two clusters would starve.
+
+    The others go file by file, so that what a file's tests share is made once.
+    """
+    from xdist.scheduler import LoadScopeScheduling  # only where tests run side by side
+
+    class ByNeed(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "cluster" if file.startswith(NEED_A_CLUSTER) else file
+
+    return ByNeed(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

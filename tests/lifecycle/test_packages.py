@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,7 +13,13 @@ import pytest
 from tests.harness.private_root import PrivateRoot
 from tests.lifecycle.test_steps import Machines, only, steps
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo ./run tests")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo ./run tests"),
+    pytest.mark.skipif(  # the machines of these tests have the disk of this one and no network
+        not all(map(shutil.which, ("pgrep", "ssh-keygen"))),
+        reason="needs the packages procps and openssh-client",
+    ),
+]
 CONTROL = (
     "Package: muster-tiny\nVersion: 1.0\nArchitecture: all\nMaintainer: us\nDescription: small\n"
 )

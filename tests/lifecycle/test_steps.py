@@ -9,6 +9,7 @@ import base64
 import hashlib
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,13 @@ import yaml
 from muster.site import load_site
 from tests.harness.private_root import ROOT, PrivateRoot
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo ./run tests")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo ./run tests"),
+    pytest.mark.skipif(  # the machines of these tests have the disk of this one and no network
+        not all(map(shutil.which, ("pgrep", "ssh-keygen"))),
+        reason="needs the packages procps and openssh-client",
+    ),
+]
 CLUSTER: dict[str, Any] = {
     "name": "test",
     "groups": [
