@@ -208,6 +208,12 @@ def remove_leftovers(folder: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
+def remove_own(folder: Path) -> None:
+    """Delete what this process has begun there and will not finish."""
+    for path in folder.glob(f".*.{socket.gethostname()}.{os.getpid()}.tmp"):
+        path.unlink(missing_ok=True)
+
+
 def sync(path: Path) -> None:
     """Force a file, or a folder's names, to disk."""
     descriptor = os.open(path, os.O_RDONLY)

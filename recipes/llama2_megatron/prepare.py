@@ -41,6 +41,7 @@ from parts import (
     parts_done,
     plan,
     remove_leftovers,
+    remove_own,
     sync,
 )
 from tokenizer import load_tokenizer
@@ -156,6 +157,7 @@ def prepare(options: argparse.Namespace, files: list[Path], source: str) -> dict
         make_parts(task, parts, options.workers)
         meta = put_together(out, folder, len(parts), facts)
     except (OSError, Stop) as error:
+        remove_own(out)
         have = read_meta(out)
         if have is not None and have.get("source") == source:
             return have  # another node has finished the same, and removed the parts

@@ -412,3 +412,14 @@ def test_full_disk_is_one_line(tmp_path: Path) -> None:
         assert err.count("\n") == 1
     finally:
         subprocess.run(["umount", small], check=True, timeout=20)
+
+
+def test_who_is_overtaken_leaves_nothing(tmp_path: Path, fsdp: Any) -> None:
+    """Another process has finished the same and removed the parts that this one reads."""
+    prepare_py = fsdp.prepare
+    own = prepare_py.own_name(tmp_path / "tokens.bin")
+    other = own.with_name(own.name.replace(f".{os.getpid()}.", ".1."))
+    for path in (own, other):
+        path.touch()
+    prepare_py.remove_own(tmp_path)
+    assert list(tmp_path.iterdir()) == [other]
