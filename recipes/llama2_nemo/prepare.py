@@ -160,6 +160,7 @@ def prepare(options: argparse.Namespace, files: list[Path], source: str) -> dict
         remove_own(out)
         have = read_meta(out)
         if have is not None and have.get("source") == source:
+            shutil.rmtree(folder, ignore_errors=True)
             return have  # another node has finished the same, and removed the parts
         if isinstance(error, Stop):
             raise

@@ -414,12 +414,23 @@ def test_full_disk_is_one_line(tmp_path: Path) -> None:
         subprocess.run(["umount", small], check=True, timeout=20)
 
 
-def test_who_is_overtaken_leaves_nothing(tmp_path: Path, fsdp: Any) -> None:
+def test_who_is_overtaken_leaves_nothing(
+    tmp_path: Path, fsdp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another process has finished the same and removed the parts that this one reads."""
-    prepare_py = fsdp.prepare
-    own = prepare_py.own_name(tmp_path / "tokens.bin")
-    other = own.with_name(own.name.replace(f".{os.getpid()}.", ".1."))
-    for path in (own, other):
-        path.touch()
-    prepare_py.remove_own(tmp_path)
-    assert list(tmp_path.iterdir()) == [other]
+    program, out = fsdp.prepare, tmp_path / "out"
+    (tmp_path / "a.txt").write_text("some text")
+    options = program.parse(["--input", str(tmp_path / "a.txt"), "--out", str(out)])
+    source = program.source_of(options, [tmp_path / "a.txt"])
+    program.main(["--input", str(tmp_path / "a.txt"), "--out", str(out), "--workers", "1"])
+    there = sorted(out.iterdir())
+
+    def overtaken(*_: object) -> None:
+        program.own_name(out / "tokens.bin").touch()
+        raise FileNotFoundError("part_00000")
+
+    monkeypatch.setattr(program, "make_parts", lambda *_: None)
+    monkeypatch.setattr(program, "put_together", overtaken)
+    meta = program.prepare(options, [tmp_path / "a.txt"], source)
+    assert meta["source"] == source
+    assert sorted(out.iterdir()) == there
