@@ -14,6 +14,7 @@ from typing import Optional
 
 from healthcheck import job_queue, watch_state
 from healthcheck.action_log import ActionLog
+from healthcheck.gres_watch import GresWatch
 from healthcheck.job_queue import Entry
 from healthcheck.job_rules import HELD_BY_SLURM, JobAction, JobRecord, View, next_job_action
 from muster import slurm
@@ -37,9 +38,12 @@ class JobWatch:
     _said: dict[str, str] = field(default_factory=dict)  # last reason for doing nothing
     _looked_at: Optional[float] = None
     _silent: bool = False
+    _gres: GresWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self._records = watch_state.load_jobs(self.state)
+        per_day = self.site.gres_recounts_per_day
+        self._gres = GresWatch(self.state, self.log, self.dry_run, per_day)
 
     def round(self, nodes: Mapping[str, Node]) -> None:
         """Look at the queue if it is time."""
@@ -63,6 +67,7 @@ class JobWatch:
         for entry in queue:
             if entry.job_id in self._records or looks_like_trouble(entry, nodes):
                 self._look(entry.job_id, nodes)
+        self._gres.round(queue)
 
     def _look(self, job_id: str, nodes: Mapping[str, Node]) -> None:
         try:

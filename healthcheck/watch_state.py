@@ -95,6 +95,26 @@ def load_jobs(path: Path) -> dict[str, JobRecord]:
         raise _damaged(path, error) from error
 
 
+def recounts_path(path: Path) -> Path:
+    """Where the times of recounts are, beside the records of nodes."""
+    return path.with_name(f"{path.stem}_recounts{path.suffix}")
+
+
+def load_recounts(path: Path) -> tuple[float, ...]:
+    """When the last watch let Slurm count devices anew; empty without a file.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    path = recounts_path(path)
+    try:
+        return tuple(map(float, json.loads(path.read_text())["done_at"]))
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, error) from error
+
+
 def _job_record(values: dict[str, Any]) -> JobRecord:
     cured, cured_at = tuple(values["cured"]), tuple(map(float, values["cured_at"]))
     return JobRecord(**{**values, "cured": cured, "cured_at": cured_at})
@@ -130,6 +150,15 @@ def save_jobs(path: Path, records: Mapping[str, JobRecord]) -> None:
         StorageError: it cannot be written; then nothing may be done to a job either.
     """
     _write(jobs_path(path), {"jobs": {job: asdict(r) for job, r in records.items()}})
+
+
+def save_recounts(path: Path, done_at: tuple[float, ...]) -> None:
+    """Replace the file of recounts, likewise.
+
+    Raises:
+        StorageError: it cannot be written; then nothing may be counted anew either.
+    """
+    _write(recounts_path(path), {"done_at": done_at})
 
 
 def _write(path: Path, value: object) -> None:

@@ -84,6 +84,7 @@ class Site:
     shared_cause_s: float = 300.0  # three nodes that fail alike within it share a cause
     stranded_after_s: float = 300.0  # a job whose batch host is lost and that nobody brings back
     job_cures_per_day: int = 3  # releases and requeues of one job by the watch
+    gres_recounts_per_day: int = 12  # scontrol reconfigure, when idle nodes' GPUs count as used
     hyperpod_repairs: bool = False  # HyperPod's own agent reboots and replaces nodes
     on_node_command: list[str] = field(default_factory=list)  # runs words on a node, as root
     notify: Notify = field(default_factory=Notify)
@@ -114,8 +115,9 @@ def load_site(path: Optional[Path] = None) -> Site:
             f"{site.lease_s:g} is below {_SHORTEST_LEASE_S:g}, the supervisor writes every second"
         )
         raise ConfigError(f"{source}: lease_s", what, "lease_s: 15")
-    if site.job_cures_per_day < 0:
-        raise ConfigError(f"{source}: job_cures_per_day", "is below 0", "job_cures_per_day: 3")
+    for name in ("job_cures_per_day", "gres_recounts_per_day"):
+        if getattr(site, name) < 0:
+            raise ConfigError(f"{source}: {name}", "is below 0", f"{name}: 3")
     if site.ranks_per_node is not None and site.ranks_per_node < 1:
         raise ConfigError(f"{source}: ranks_per_node", "is below 1", "leave it out or give 1 to 16")
     _check_notify(site.notify, f"{source}: notify")
