@@ -12,6 +12,8 @@ from slurm.conf.setting import comment
 from slurm.conf.version import BLOCKS
 
 PLUGIN_DIR = "/usr/local/lib/slurm"
+PYXIS = "runtime_path=/var/lib/enroot/pyxis container_scope=job execute_entrypoint=0"
+"""Options of Pyxis; containers/pyxis.conf says why, and a test compares the two."""
 
 
 def other_files(description: Description, version: tuple[int, int]) -> dict[str, list[str]]:
@@ -92,7 +94,7 @@ def plugstack(description: Description) -> list[str]:
     lines = []
     if description.containers.pyxis:
         lines += comment("srun --container-image")
-        lines.append(f"optional {PLUGIN_DIR}/spank_pyxis.so runtime_path=/run/pyxis")
+        lines.append(f"optional {PLUGIN_DIR}/spank_pyxis.so {PYXIS}")
     if description.platform != "hyperpod":  # which has an option of this name itself
         lines += comment("srun --auto-resume=1")
         lines.append(f"optional {PLUGIN_DIR}/auto_resume.so muster=/usr/local/bin/muster")

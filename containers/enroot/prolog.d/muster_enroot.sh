@@ -33,7 +33,9 @@ main() {
     echo "muster_enroot.sh: SLURM_JOB_UID is '$uid'. Fix: call it as a prolog" >&2
     return
   fi
-  muster_enroot::shared "$memory" "$disk"/{cache,data,temp,pyxis}
+  muster_enroot::shared "$memory" "$disk"/{cache,data,temp}
+  # Pyxis makes the users' folders here itself, as root: nobody else may put one there before.
+  install -d -m 755 -o root "$disk/pyxis"
   muster_enroot::own "$uid" "$memory/user-$uid" "$disk"/{cache,data,temp}"/user-$uid"
 }
 

@@ -62,6 +62,9 @@ def test_the_prolog_makes_the_folders_that_the_settings_name(tmp_path: Path) -> 
         assert (facts.st_uid, stat.S_IMODE(facts.st_mode)) == (1234, 0o700)
         above = Path(here).parent.stat()
         assert (above.st_uid, stat.S_IMODE(above.st_mode)) == (0, 0o1777)
+    # Pyxis makes the folders in it as root, and takes one that is there already.
+    pyxis = (tmp_path / "disk" / "pyxis").stat()
+    assert (pyxis.st_uid, stat.S_IMODE(pyxis.st_mode)) == (0, 0o755)
 
 
 @pytest.mark.skipif(ME != 0, reason="a prolog is root")
