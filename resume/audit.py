@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from muster.errors import DataError
-from resume import journal, skips
+from resume import in_effect, journal, skips
 from resume.durable import read_lines
 from resume.places import misplaced, place_of, sizes_of
 
@@ -44,6 +44,7 @@ class Audit:
     segments: tuple[Segment, ...]
     num_lost: int  # lines of training steps that were trained, lost, and trained again
     skipped: tuple[tuple[int, int], ...]  # batches that were left out on purpose
+    changes: tuple[in_effect.Change, ...] = ()  # settings, where they are others than before
     problems: tuple[str, ...] = field(default=())
 
     @property
@@ -62,6 +63,7 @@ class Audit:
             "segments": [[s.attempt, s.first, s.last] for s in self.segments],
             "num_lost": self.num_lost,
             "skipped": [list(window) for window in self.skipped],
+            "changes": [list(change) for change in self.changes],
             "problems": list(self.problems),
         }
 
@@ -76,6 +78,7 @@ class Audit:
         ]
         if len(self.sizes) > 1:
             lines += [f"training steps {_range(a, b)}: {n} samples each" for a, b, n in self.sizes]
+        lines += [f"changed from training step {n} on: {_pairs(new)}" for n, new in self.changes]
         if self.num_lost:
             lines.append(f"trained, lost and trained again: {self.num_lost} training steps")
         lines += [f"skipped on purpose: batches {_range(*window)}" for window in self.skipped]
@@ -123,6 +126,13 @@ def audit(
     if overlaps:
         problems.append(f"samples of the batch before again in batches {_list(overlaps)}")
     _check_samples(history, lines, windows, problems)
+    trained = tuple(s for s in segments if s.last >= s.first)
+    changes = in_effect.changes(entries, [(s.attempt, s.first) for s in trained])
+    problems += [
+        f"another optimizer from training step {change[0]} on, but its state begins at {began}"
+        for change in changes
+        if (began := in_effect.wrong_state(change)) is not None
+    ]
     last_step = max((s.last for s in segments), default=0)
     all_lines = sum(len(found) for steps in lines.values() for found in steps.values())
     return Audit(
@@ -130,9 +140,10 @@ def audit(
         last_step=last_step,
         num_batches=len(history),
         sizes=sizes_of(history),
-        segments=tuple(s for s in segments if s.last >= s.first),
+        segments=trained,
         num_lost=max(0, all_lines - len(history)),
         skipped=tuple(windows),
+        changes=changes,
         problems=tuple(problems),
     )
 
@@ -251,6 +262,10 @@ def _check_samples(
     shared = sorted(step for steps in users.values() if len(steps) > 1 for step in steps)
     if shared:
         problems.append(f"the same samples at training steps {_list(shared)}")
+
+
+def _pairs(pairs: dict[str, list[Any]]) -> str:
+    return ", ".join(f"{key} from {old} to {new}" for key, (old, new) in pairs.items())
 
 
 def _range(first: int, last: int) -> str:

@@ -292,3 +292,45 @@ def test_places_of_batches_around_data_that_is_left_out() -> None:
         late["first_sample"] -= 8
     (problem,) = audit(entries, metrics, done=True).problems
     assert problem == "samples of the batch before again in batches 5"
+
+
+# -- what a person has changed -------------------------------------------------------------------
+
+
+def changed(attempt: int, **pairs: list[Any]) -> dict[str, Any]:
+    named = {name.replace("_", ".", 1): pair for name, pair in pairs.items()}
+    return {"event": "changed", "time": 0, "attempt": attempt, "changes": named}
+
+
+def test_changes_are_those_in_the_weights_and_not_those_of_lost_attempts() -> None:
+    """Attempt 2 changed two settings and is lost; attempt 3 kept one, and went back with one."""
+    entries = [
+        started(1, 0), started(2, 2, 1), changed(2, optim_lr=[1, 2], train_batch=[8, 16]),
+        started(3, 2, 1), changed(3, train_batch=[16, 8]), started(4, 4, 3),
+    ]  # fmt: skip
+    metrics = [line(1, n) for n in (1, 2)] + [line(2, 3)]
+    metrics += [line(3, n) for n in (3, 4)] + [line(4, 5)]
+    found = audit(entries, metrics, done=False)
+    assert found.problems == ()
+    assert found.changes == ((3, {"optim.lr": [1, 2]}),)
+    assert "changed from training step 3 on: optim.lr from 1 to 2" in found.text()
+    assert found.as_json()["changes"] == [[3, {"optim.lr": [1, 2]}]]
+    entries[2]["changes"] = "garbled"
+    assert audit(entries, metrics, done=False).changes == ((3, {"train.batch": [16, 8]}),)
+
+
+@pytest.mark.parametrize(
+    ("began", "problem"),
+    [
+        ([0, 2], None),
+        (None, None),  # a recipe that does not say it
+        ([0, 1], "another optimizer from training step 3 on, but its state begins at 1"),
+    ],
+)
+def test_another_optimizer_begins_its_state_where_it_begins(
+    began: list[int] | None, problem: str | None
+) -> None:
+    more = {} if began is None else {"optim_began_at": began}
+    entries = [started(1, 0), started(2, 2, 1), changed(2, optim_kind=["adamw", "sgd"], **more)]
+    metrics = [line(1, 1), line(1, 2), line(2, 3)]
+    assert problems(entries, metrics) == (() if problem is None else (problem,))
