@@ -3,11 +3,14 @@
 #
 # PACKAGES: what is installed, "name==version ...". PROVIDES: what the base has to have. What the base provides is
 # held: a torch from PyPI in place of NVIDIA's is an image that trains slower, or not at all.
+# Where `muster image build --wheels` has shown a folder of wheels, pip asks no index.
 set -euo pipefail
 
 packages::install() {
-  local -a wanted
+  local -r wheels=/tmp/muster-wheels
+  local -a wanted index=()
   read -ra wanted <<<"$PACKAGES"
+  [[ ! -d $wheels ]] || index=(--no-index --find-links "$wheels")
   python3 - "${PROVIDES:-}" >/tmp/held.txt <<'PY'
 import importlib.metadata, sys
 for word in sys.argv[1].split():
@@ -15,7 +18,7 @@ for word in sys.argv[1].split():
     print(f"{name}=={importlib.metadata.version(name)}")
 PY
   # The base may hold other packages at other versions: only what it provides to us is held.
-  env -u PIP_CONSTRAINT python3 -m pip install --no-cache-dir -c /tmp/held.txt "${wanted[@]}"
+  env -u PIP_CONSTRAINT python3 -m pip install --no-cache-dir "${index[@]}" -c /tmp/held.txt "${wanted[@]}"
   rm -f /tmp/held.txt
 }
 

@@ -33,7 +33,7 @@ from resume import (
     successor,
     tiers,
 )
-from resume.container import Container, require_mountable, wanted
+from resume.container import Container, asked, require_mountable, wanted
 from resume.durable import read_json
 from resume.ending import Ended
 from resume.fleet import Fleet, own_argv
@@ -141,8 +141,8 @@ def _run(arguments: argparse.Namespace) -> int:
     recipe = _with_arguments(load_recipe(source, arguments.assignments), arguments.rest)
     wanted_nodes(recipe, len(job.nodes))
     chosen = None if before else arguments.from_step  # the job before this one has gone back
-    asked = (arguments.image, arguments.mount, arguments.env)
-    container = wanted(*asked, os.environ, Path.cwd())
+    words = (arguments.image, arguments.mount, arguments.env)
+    container = wanted(*words, os.environ, Path.cwd())
     if container is not None:
         require_mountable(run_dir, recipe_dir)
     previous = before[0] if before else None
@@ -155,6 +155,8 @@ def _srun(arguments: argparse.Namespace) -> int:
     job = _own_job("start it in a job made by sbatch or salloc")
     step = parse(arguments.rest, os.environ, len(job.nodes), Path.cwd())
     with claim(step, job.job_id, _restart_count(), os.environ) as run_dir:
+        if asked(step.options, os.environ):
+            require_mountable(run_dir)
         return _supervise(job, as_recipe(step), _Places(step.folder, run_dir, step))
 
 

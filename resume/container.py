@@ -16,6 +16,8 @@ from muster.image.reference import parse as parse_reference
 
 OPTIONS = ("image", "mounts", "workdir", "env")
 """Options of Pyxis that we give, all of which 0.20 to 0.24 know: --container-NAME=VALUE."""
+_LISTS = ("--container-mounts", "--container-env")
+_ASKING = ("--container-image", "--container-name")
 HOME = "--no-container-mount-home"  # packages in somebody's home take the place of the image's
 
 
@@ -124,6 +126,54 @@ def srun_options(
         "env": ",".join(dict.fromkeys([*names, *container.wins])),
     }
     return [*(f"--container-{name}={values[name]}" for name in OPTIONS), HOME]
+
+
+def asked(options: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether somebody's own srun line has a container; Pyxis takes defaults from variables."""
+    typed = any(word.partition("=")[0] in _ASKING for word in options)
+    return typed or any(environment.get(_variable(name)) for name in _ASKING)
+
+
+def own_options(
+    options: Sequence[str],
+    run_dir: Path,
+    pythonpath: str,
+    names: Sequence[str],
+    environment: Mapping[str, str],
+) -> list[str]:
+    """Options of somebody's own srun line, with what ranks need if they run in his container.
+
+    His mounts and variables and ours go into one option each: of two equal options the nodes see
+    the last one only. Ours come last, since a mount of his over RUN_DIR may be read-only.
+
+    Args:
+        options: as typed.
+        run_dir: RUN_DIR.
+        pythonpath: where `resume` is, a folder or muster.pyz.
+        names: variables of the contract: they must not lose against the image's.
+        environment: of the batch script.
+    """
+    if not asked(options, environment):
+        return list(options)
+    kept, rest = [], list(options)
+    given = {name: environment.get(_variable(name), "") for name in _LISTS}
+    while rest:
+        word = rest.pop(0)
+        name, sign, value = word.partition("=")
+        if name in _LISTS:
+            given[name] = value if sign or not rest else rest.pop(0)
+        else:
+            kept.append(word)
+    mounts = (_pair(run_dir, str(run_dir)), _pair(Path(pythonpath), f"{pythonpath}:ro"))
+    for name, ours in zip(_LISTS, (mounts, names)):
+        his = filter(None, given[name].split(","))
+        kept.append(f"{name}={','.join(dict.fromkeys([*his, *ours]))}")
+    return kept
+
+
+def _variable(option: str) -> str:
+    """PYXIS_CONTAINER_IMAGE of --container-image: its default."""
+    return f"PYXIS_{option[2:].replace('-', '_').upper()}"
 
 
 def environment(container: Container, pythonpath: str) -> dict[str, str]:

@@ -82,8 +82,11 @@ def srun_argv(plan: LaunchPlan) -> list[str]:
     ]
     program = ["sh", "-c", _RANK_SH]
     if plan.step is not None:  # of two equal options srun takes the last
-        export = plan.step.export_option([*contract(plan), "PYTHONPATH"])
-        return ["srun", *plan.step.options, *ours, f"--chdir={plan.step.folder}", *export, *program]
+        names = [*contract(plan), "PYTHONPATH"]
+        export = plan.step.export_option(names)
+        places = (plan.run_dir, _own_place())
+        his = containers.own_options(plan.step.options, *places, names, os.environ)
+        return ["srun", *his, *ours, f"--chdir={plan.step.folder}", *export, *program]
     cpus = [f"--cpus-per-task={plan.cpus_per_rank}"] if plan.cpus_per_rank else []
     return [
         "srun",

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from muster.errors import DataError, StorageError, UnavailableError
+from muster.errors import DataError, StorageError, UnavailableError, UsageError
 from muster.image.squash import Settings, prepare, squash
 from muster.process import run
 
 TOOLS = ("buildah", "docker")
 _BUILD_LIMIT_S = 4 * 3600.0
 _STEP_LIMIT_S = 1800.0
+WHEELS = "/tmp/muster-wheels"  # noqa: S108  (in the build; what is below /tmp is not squashed)
 
 
 def find_tool(wanted: Optional[str] = None) -> str:
@@ -33,7 +34,14 @@ def find_tool(wanted: Optional[str] = None) -> str:
 
 
 def build_argv(
-    tool: str, dockerfile: Path, tag: str, base: str, arguments: Mapping[str, str], *, local: bool
+    tool: str,
+    dockerfile: Path,
+    tag: str,
+    base: str,
+    arguments: Mapping[str, str],
+    *,
+    local: bool,
+    wheels: Optional[Path] = None,
 ) -> list[str]:
     """The line that builds.
 
@@ -44,13 +52,29 @@ def build_argv(
         base: what it is built on.
         arguments: for the ARG lines.
         local: the base is on this machine: no registry is asked.
+        wheels: folder that pip takes all packages from: no index is asked.
+
+    Raises:
+        UsageError: a folder of wheels that the tool cannot be given.
     """
     # buildah's own format has no SHELL: it would be dropped with a warning.
     start = ["buildah", "build", "--format", "docker"] if tool == "buildah" else ["docker", "build"]
     never = ["--pull-never"] if local and tool == "buildah" else []
     words = [w for pair in {"BASE_IMAGE": base, **arguments}.items() for w in _argument(*pair)]
     where = ["--file", str(dockerfile), "--tag", tag, str(dockerfile.parent)]
-    return [*start, *never, *words, *where]
+    return [*start, *never, *_wheels(tool, wheels), *words, *where]
+
+
+def _wheels(tool: str, folder: Optional[Path]) -> list[str]:
+    """Seen by the build, and not part of the image."""
+    if folder is None:
+        return []
+    if tool != "buildah":
+        raise UsageError("--wheels", f"{tool} builds without mounts", "use --tool buildah")
+    if ":" in str(folder) or not folder.is_dir():
+        what = "has a ':' in its path" if folder.is_dir() else "is no folder"
+        raise UsageError(f"--wheels {folder}", what, "name a folder of .whl files")
+    return ["--volume", f"{folder}:{WHEELS}:ro"]
 
 
 def _argument(name: str, value: str) -> list[str]:

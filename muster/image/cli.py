@@ -31,6 +31,9 @@ def add_parser(subparsers: Any) -> None:
     _add_target(build)
     _add_images(build)
     build.add_argument("--base", metavar="IMAGE", help="on this machine, in place of images.yaml's")
+    build.add_argument(
+        "--wheels", type=Path, metavar="DIR", help="take all packages from here, ask no index"
+    )
     build.add_argument("--no-packages", action="store_true", help="the base has all of them")
     build.add_argument("--no-fabric", action="store_true", help="for machines without EFA")
     build.add_argument("--tool", choices=("buildah", "docker"), help="default: the first there")
@@ -77,7 +80,10 @@ def _build(args: argparse.Namespace) -> int:
     tag = f"localhost/muster/{args.name}:latest"
     base = args.base or parse(image.base).docker
     dockerfile = source.parent / f"{args.name}.Dockerfile"
-    argv = build.build_argv(tool, dockerfile, tag, base, arguments, local=bool(args.base))
+    wheels = args.wheels.absolute() if args.wheels else None
+    argv = build.build_argv(
+        tool, dockerfile, tag, base, arguments, local=bool(args.base), wheels=wheels
+    )
 
     def make(made: Path) -> None:
         build.build(argv)

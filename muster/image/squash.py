@@ -74,11 +74,14 @@ def _admit(path: Path) -> None:
     mode = path.lstat().st_mode
     if stat.S_ISBLK(mode) or stat.S_ISCHR(mode):
         path.unlink()
-    elif stat.S_ISDIR(mode):
-        path.chmod(stat.S_IMODE(mode) | 0o755)
+        return
+    wanted = stat.S_IMODE(mode)
+    if stat.S_ISDIR(mode):
+        wanted |= 0o755
     elif stat.S_ISREG(mode):
-        run_too = 0o111 if mode & 0o111 else 0
-        path.chmod(stat.S_IMODE(mode) | 0o444 | stat.S_IWUSR | run_too)
+        wanted |= 0o444 | stat.S_IWUSR | (0o111 if mode & 0o111 else 0)
+    if wanted != stat.S_IMODE(mode):  # else: an overlay would copy the whole file for nothing
+        path.chmod(wanted)
 
 
 def squash(root: Path, target: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from muster.errors import ConfigError, DataError, UsageError
 from resume.container import HOME, Container, require_mountable, wanted
 from resume.launch import LaunchPlan, contract, environment, srun_argv
+from resume.step import parse
 from slurm.lint.options import SRUN
 
 GPU = {"SLURM_GPUS_ON_NODE": "8"}
@@ -129,3 +130,43 @@ def test_a_run_dir_that_pyxis_cannot_be_told_is_refused(plan: LaunchPlan) -> Non
         require_mountable(Path("/runs/a,b"))
     with pytest.raises(ConfigError, match="rename it"):
         srun_argv(dataclasses.replace(plan, run_dir=Path("/runs/a:b")))
+
+
+def own(plan: LaunchPlan, *typed: str) -> list[str]:
+    """The options of somebody's own srun line, as srun is told them."""
+    step = parse([*typed, "--", "python", "train.py"], {}, 3, Path("/here"))
+    argv = srun_argv(dataclasses.replace(plan, container=None, step=step))
+    return [word for word in argv[: argv.index("sh")] if "container" in word]
+
+
+def test_somebodys_own_container_gets_what_ranks_need(plan: LaunchPlan) -> None:
+    typed = ("--container-image=/a.sqsh", "--container-mounts", "/d:/d:ro,/e", "--container-env=A")
+    code = Path(__file__).resolve().parents[2]
+    image, mounts, env = own(plan, *typed)
+    assert image == "--container-image=/a.sqsh"
+    run = plan.run_dir
+    assert mounts == f"--container-mounts=/d:/d:ro,/e,{run}:{run},{code}:{code}:ro"
+    name, _, names = env.partition("=")
+    assert name == "--container-env"
+    assert names.split(",")[0] == "A"
+    assert set(names.split(",")) == {"A", "PYTHONPATH", *contract(plan)}
+
+
+@pytest.mark.parametrize("typed", [("--container-image", "a:1"), ("--container-name=warm",)])
+def test_a_container_without_mounts_gets_them_too(typed: tuple[str, ...], plan: LaunchPlan) -> None:
+    assert [word.partition("=")[0] for word in own(plan, *typed)][-2:] == [
+        "--container-mounts", "--container-env",
+    ]  # fmt: skip
+
+
+def test_defaults_of_pyxis_are_variables(plan: LaunchPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYXIS_CONTAINER_IMAGE", "/a.sqsh")
+    monkeypatch.setenv("PYXIS_CONTAINER_MOUNTS", "/d:/d")
+    mounts, env = own(plan)
+    assert mounts.startswith("--container-mounts=/d:/d,")
+    assert env.startswith("--container-env=MUSTER_RUN_DIR,")
+
+
+def test_an_srun_line_without_a_container_is_as_it_was(plan: LaunchPlan) -> None:
+    assert own(plan) == []
+    assert own(plan, "--container-mounts=/d:/d") == ["--container-mounts=/d:/d"]

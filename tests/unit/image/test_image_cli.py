@@ -12,6 +12,7 @@ from muster.cli import main
 from muster.errors import ConfigError, CreateError, UnavailableError
 from muster.image import build, fetch
 from muster.image.reference import parse
+from muster.image.squash import Settings, prepare
 from tests.unit.image.squash_files import write_squash
 
 Program = Callable[[str, str], Path]
@@ -196,6 +197,49 @@ def test_docker_is_the_second_choice(program: Program, monkeypatch: pytest.Monke
         *("docker", "build", "--build-arg", "BASE_IMAGE=b"),
         *("--file", "/c/a.Dockerfile", "--tag", "t", "/c"),
     ]
+
+
+def test_wheels_are_seen_by_the_build_alone(
+    program: Program, squash: Path, local: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, said = tmp_path / "root", tmp_path / "said"
+    root.mkdir()
+    program("buildah", BUILDAH.format(said=said, root=root))
+    program("mksquashfs", f'cp {squash} "$2"')
+    words = ["image", "build", "pytorch", "--base", "localhost/torch", "--temp", str(local)]
+    words += ["--output", str(tmp_path / "a.sqsh"), "--wheels", str(tmp_path)]
+    assert main(words) == 0
+    (built,) = [line for line in said.read_text().splitlines() if line.startswith("build ")]
+    assert f"--volume {tmp_path}:{build.WHEELS}:ro --build-arg" in built
+    shown = (Path(build.__file__).resolve().parents[2] / "containers/packages.sh").read_text(
+        "utf-8"
+    )
+    assert f"wheels={build.WHEELS}\n" in shown
+    assert main([*words[:-1], str(tmp_path / "none")]) == 64
+    assert "is no folder. Fix: name a folder of .whl files" in capsys.readouterr().err
+    program("docker", "exit 0")
+    assert main([*words, "--tool", "docker"]) == 64
+    assert "use --tool buildah" in capsys.readouterr().err
+
+
+def test_a_file_that_is_fit_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an overlay each touch would copy the file."""
+    (tmp_path / "bin").mkdir(mode=0o755)
+    for name, mode in (("fit", 0o755), ("closed", 0o600), ("closed-program", 0o700)):
+        (tmp_path / "bin" / name).touch()
+        (tmp_path / "bin" / name).chmod(mode)
+    touched: list[str] = []
+    chmod = Path.chmod
+
+    def noted(path: Path, mode: int) -> None:
+        touched.append(path.name)
+        chmod(path, mode)
+
+    monkeypatch.setattr(Path, "chmod", noted)
+    prepare(tmp_path, Settings())
+    assert sorted(touched) == ["closed", "closed-program"]
+    assert (tmp_path / "bin" / "closed").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "bin" / "closed-program").stat().st_mode & 0o777 == 0o755
 
 
 def test_check_says_each_problem_and_looks_at_every_file(
