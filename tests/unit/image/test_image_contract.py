@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from muster.errors import DataError
-from muster.image.contract import RULES, entries, problems, resolve
-from muster.image.squash import Settings, enroot_files, prepare, require_whole
+from muster.image.contract import FABRIC, RULES, entries, problems, resolve
+from muster.image.squash import Settings, compression, enroot_files, prepare, require_whole
+from slurm.lint.rules.site import _FABRIC
 from tests.unit.image.squash_files import write_squash
 
 LISTING = """\
@@ -22,6 +23,7 @@ drwxr-xr-x 0/0                      34 2026-11-29 22:36 squashfs-root/etc
 drwxrwxrwt 0/0                       3 2026-11-29 22:36 squashfs-root/tmp
 drwxr-xr-x 0/0                      26 2026-11-29 22:36 squashfs-root/usr
 drwxr-xr-x 0/0                      25 2026-11-29 22:36 squashfs-root/usr/bin
+-rwxr-xr-x 0/0                 1265648 2026-11-29 22:36 squashfs-root/usr/bin/bash
 -rwxr-xr-x 0/0                  125640 2026-11-29 22:36 squashfs-root/usr/bin/dash
 lrwxrwxrwx 0/0                       4 2026-11-29 22:36 squashfs-root/usr/bin/sh -> dash
 """
@@ -41,7 +43,9 @@ FAULTS = [
      f"crw-r--r-- 0/0                   1,  3 {DATE}/null\n"),
     ("device-nodes", f"drwxrwxrwt 0/0                       3 {DATE}/tmp\n",
      f"brw-r--r-- 0/0                 259, 12 {DATE}/disk\n"),
-    ("shell", "bin/sh -> dash", "bin/sh -> bash"),
+    ("shell", "bin/sh -> dash", "bin/sh -> zsh"),
+    ("shell", "squashfs-root/usr/bin/bash", "squashfs-root/usr/bin/bashful"),
+    ("shell", "-rwxr-xr-x 0/0                 1265648", "-rw-r--r-- 0/0        1265648"),
     ("shell", "bin/sh -> dash", "bin/sh -> sh"),
     ("shell", "-rwxr-xr-x 0/0                  125640", "-rw-r--r-- 0/0        125640"),
     ("modes", "drwxrwxrwt 0/0", "drwx------ 0/0"),
@@ -50,8 +54,10 @@ FAULTS = [
 ]  # fmt: skip
 
 
-def found(listing: str = LISTING, environment: str = ENVIRONMENT) -> list[str]:
-    return [problem.rule for problem in problems(entries(listing), environment)]
+def found(
+    listing: str = LISTING, environment: str = ENVIRONMENT, packed_with: str = "zstd"
+) -> list[str]:
+    return [problem.rule for problem in problems(entries(listing), environment, packed_with)]
 
 
 def test_a_good_image_has_no_problem() -> None:
@@ -79,11 +85,36 @@ def test_each_variable_is_asked_for(before: str, after: str) -> None:
 
 
 def test_every_rule_has_its_fault() -> None:
-    assert {rule for rule, *_ in FAULTS} | {"variables"} == set(RULES)
+    elsewhere = {"variables", "fabric", "compression"}
+    assert {rule for rule, *_ in FAULTS} | elsewhere == set(RULES)
+
+
+@pytest.mark.parametrize("line", ["FI_PROVIDER=efa", "NCCL_SOCKET_IFNAME=eth0", "NCCL_NET=IB"])
+def test_a_variable_of_one_cluster_is_named(line: str) -> None:
+    assert found(environment=f"{ENVIRONMENT}{line}\nNCCL_VERSION=2.28\n") == ["fabric"]
+
+
+def test_the_names_are_those_of_lint() -> None:
+    assert FABRIC.pattern == _FABRIC.pattern
+
+
+def test_what_some_nodes_cannot_unpack_is_named(tmp_path: Path) -> None:
+    seen = {}
+    for number, name in enumerate(("gzip", "lzma", "lzo", "xz", "lz4", "zstd", "new"), start=1):
+        write_squash(tmp_path / name)
+        head = bytearray((tmp_path / name).read_bytes())
+        head[20:22] = number.to_bytes(2, "little")
+        (tmp_path / name).write_bytes(head)
+        seen[name] = found(packed_with=compression(tmp_path / name))
+    assert [name for name, rules in seen.items() if rules] == ["lzma", "lzo", "new"]
+    assert seen["lzo"] == ["compression"]
+    (tmp_path / "short").write_bytes(b"hsqs")
+    with pytest.raises(DataError):
+        compression(tmp_path / "short")
 
 
 def test_a_problem_says_what_comes_of_it() -> None:
-    (problem,) = problems(entries(LISTING.replace("drwxrwxrwt", "drwx------")), ENVIRONMENT)
+    (problem,) = problems(entries(LISTING.replace("drwxrwxrwt", "drwx------")), ENVIRONMENT, "xz")
     assert str(problem) == "modes: /tmp: ordinary users cannot read it"
 
 
