@@ -63,7 +63,7 @@ class Allocation:
     bad: dict[str, str] = field(default_factory=dict)  # node -> reason
     refused: str = ""  # why srun starts no step here at all: then no node is to blame
     shared_fault: str = ""  # what so many nodes fail the gate with that none of them is to blame
-    passed_at: float = -_FRESH_S  # when nodes were last asked after a failure
+    passed_at: float = -_FRESH_S  # when nodes were last asked after a failure, or ahead of one
     _revived_at: float = 0.0
 
     def usable(self) -> list[str]:
@@ -242,6 +242,15 @@ class Allocation:
         }
         self.passed_at = time.monotonic()
         return judge(reports)
+
+    def check_ahead(self) -> None:
+        """Ask all guards for the gate's check while it is not yet sure that it will be needed.
+
+        Their answers count for the next gate, if it comes at once.
+        """
+        if time.monotonic() - self.passed_at > _FRESH_S and self.fleet.running():
+            self.fleet.check()
+            self.passed_at = time.monotonic()
 
     def _checked(self, wanted: int) -> bool:
         """Run the gate on all usable nodes; False when the guards went away meanwhile."""

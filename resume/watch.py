@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 TICK_S = 0.1
 _SUSPICIOUS_S = 1.2  # silence that is looked into once something else has gone wrong
+_AHEAD_S = 1.5  # what a health check takes on a busy node
 _MUTE_FACTOR = 5.0  # a node that answers but whose guard is mute is lost after this x lost_after_s
 _EXIT_AFTER_DONE_S = 60.0
 
@@ -144,6 +145,9 @@ class Watch:
 
     def _find_lost(self) -> None:
         s = self.supervisor
+        soon_s = max(s.site.lost_after_s / 2, s.site.lost_after_s - _AHEAD_S)
+        if any(s.fleet.silent_s(name) > soon_s for name in self.nodes if name != s.host):
+            s.allocation.check_ahead()  # a spare's answer is there when the node counts as lost
         quiet = [name for name in self.nodes if self._is_mute(name)]
         watch = s.allocation.node_watch
         self.lost = [name for name in self.nodes if watch.lost(name) and name != s.host]

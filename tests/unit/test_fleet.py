@@ -402,6 +402,36 @@ def test_who_passed_the_check_after_a_failure_is_not_asked_again(
     assert one.gate(2) == ["n2", "n3"]
 
 
+def test_who_passed_a_check_ahead_of_a_loss_is_not_asked_again(
+    gate: Callable[..., Allocation], tmp_path: Path
+) -> None:
+    one = gate()
+    one.gate(2)
+    one.passed_at -= 1000
+    (tmp_path / "unfit").write_text("n2\n")
+    one.check_ahead()
+    views = one.fleet.nodes
+    deadline = time.monotonic() + LONG
+    while any(view.gate is None for view in views.values()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    (tmp_path / "unfit").write_text("n1\n")
+    one.check_ahead()  # a second time at once asks nobody
+    assert one.gate(2) == ["n1", "n3"]
+    one.passed_at -= 1000
+    assert one.gate(1) == ["n2", "n3"]
+
+
+def test_an_answer_that_is_still_to_come_is_waited_for(
+    gate: Callable[..., Allocation], tmp_path: Path
+) -> None:
+    one = gate()
+    one.gate(2)
+    (tmp_path / "unfit").write_text("n1\n")
+    one.passed_at -= 1000
+    one.check_ahead()
+    assert one.gate(2) == ["n2", "n3"]
+
+
 def test_a_report_in_several_lines_is_one(fleet: Fleet) -> None:
     view = NodeView()
     fleet.nodes = {"n1": view}

@@ -93,6 +93,7 @@ def watch_of(silence: dict[str, float], answering: str) -> Watch:
         exits=lambda _: {},
         beats=lambda _: {r: beat("step", 5, 31 - r, node) for r, node in enumerate(nodes)},
         nodes={},
+        asked=[],
     )
     supervisor = SimpleNamespace(
         host="n1",
@@ -100,7 +101,11 @@ def watch_of(silence: dict[str, float], answering: str) -> Watch:
         site=Site(),
         recipe=SimpleNamespace(hang=HANG, budget=Budget()),
         done_file=Path("/nowhere/DONE"),
-        allocation=SimpleNamespace(node_watch=node_watch, answers=lambda n: n in answering),
+        allocation=SimpleNamespace(
+            node_watch=node_watch,
+            answers=lambda n: n in answering,
+            check_ahead=lambda: fleet.asked.append(dict(silence)),
+        ),
         must_leave=lambda: None,
     )
     plan = SimpleNamespace(nodes=nodes, num_ranks=2, ranks_per_node=1)
@@ -132,6 +137,17 @@ def test_ranks_that_wait_for_a_node_that_died_without_a_word_do_not_hang() -> No
     silence["n2"] = 1.3
     assert watch._over()
     assert watch.lost == ["n2"]
+
+
+def test_spares_are_asked_before_a_silent_node_counts_as_lost() -> None:
+    silence = {"n1": 9.0, "n2": 0.5}
+    watch = watch_of(silence, "n1 n2")  # the batch host is our own: nobody can lose it here
+    cast(Any, watch.supervisor.fleet).beats = lambda _: {}
+    for quiet_s in (0.5, 8.4, 8.6):  # of the 10 s after which it is lost
+        silence["n2"] = quiet_s
+        assert not watch._over()
+    assert cast(Any, watch.supervisor.fleet).asked == [{"n1": 9.0, "n2": 8.6}]
+    assert not watch.lost
 
 
 def test_a_rank_that_goes_on_has_not_hung() -> None:
