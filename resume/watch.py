@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 TICK_S = 0.1
 _SUSPICIOUS_S = 1.2  # silence that is looked into once something else has gone wrong
+_JITTER_S = 0.5  # between one report's way to us and the next one's
 _AHEAD_S = 1.5  # what a health check takes on a busy node
 _MUTE_FACTOR = 5.0  # a node that answers but whose guard is mute is lost after this x lost_after_s
 _EXIT_AFTER_DONE_S = 60.0
@@ -180,7 +181,8 @@ class Watch:
         beats = self.supervisor.fleet.beats(self.nodes)
         if self.command.done_by != "DONE" and all(p == "setup" for p, *_ in beats.values()):
             return  # such a command need not beat: its time limit is what watches it
-        self.hung = find_hung(beats, self.exits, hang, self.metrics.p99_s())
+        slack_s = 0.0 if self.trouble_at is None else _JITTER_S
+        self.hung = find_hung(beats, self.exits, hang, self.metrics.p99_s(), slack_s)
         if self.command.done_by != "DONE":
             return
         age = time.monotonic() - self.started_at
@@ -268,6 +270,7 @@ def find_hung(
     exits: dict[int, int],
     hang: Hang,
     p99_s: Optional[float],
+    slack_s: float = 0.0,
 ) -> Optional[tuple[int, str, float]]:
     """(rank, node, silence in s) of the rank that hangs, or None.
 
@@ -279,6 +282,8 @@ def find_hung(
         exits: ranks that have ended need not show life.
         hang: longest silence by phase; before five training steps are timed, that of the setup.
         p99_s: 99th percentile of the training-step time.
+        slack_s: taken off the limit where the rank was over it at the last look: a report that was
+            longer on its way makes it look younger.
     """
     step_limit = hang.setup_s if p99_s is None else max(hang.floor_s, hang.factor * p99_s)
     limits = {"setup": hang.setup_s, "save": hang.save_s, "eval": hang.eval_s}
@@ -288,7 +293,7 @@ def find_hung(
     late = [
         (age, -(step or 0), rank, node)
         for rank, (_, step, age, node) in living.items()
-        if age > limit
+        if age > limit - slack_s
     ]
     if not late:
         return None

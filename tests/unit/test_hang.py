@@ -128,6 +128,17 @@ def test_a_hang_is_believed_once_every_node_has_spoken() -> None:
     assert not watch.lost
 
 
+def test_a_report_that_was_longer_on_its_way_is_no_sign_of_life() -> None:
+    watch = watch_of({"n1": 0.4, "n2": 0.5}, "n1 n2")
+    assert not watch._over()
+    watch.trouble_at = time.monotonic() - 0.6
+    younger = {0: beat("step", 5, 29.6), 1: beat("step", 5, 29.5)}
+    cast(Any, watch.supervisor.fleet).beats = lambda _: younger
+    assert watch._over()
+    watch.trouble_at = None  # as a first look that is no hang
+    assert not watch._over()
+
+
 def test_ranks_that_wait_for_a_node_that_died_without_a_word_do_not_hang() -> None:
     silence = {"n1": 0.2, "n2": 1.1}
     watch = watch_of(silence, "n1")
