@@ -5,14 +5,16 @@ set -euo pipefail
 source "$MUSTER_LIB/step.sh"
 
 # Who can answer at the address of a node of ours is inside the cluster's network already. For hosts outside of the
-# cluster nothing changes.
+# cluster nothing changes. The command calls the key that a node shows a known one: so ssh need not be told to be silent
+# about new keys, and with that about why a node refuses somebody.
 step::state() {
   want::file /etc/ssh/ssh_config.d/muster.conf 0644 <<CONF
 # Written by muster.
 Host ${NODES_NAME[*]}
   StrictHostKeyChecking no
   UserKnownHostsFile /dev/null
-  LogLevel ERROR
+  IgnoreUnknown KnownHostsCommand
+  KnownHostsCommand /bin/echo %H %t %K
 CONF
 }
 

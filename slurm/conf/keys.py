@@ -162,7 +162,8 @@ def _recovery(description: Description, version: Version) -> Section:
 
 
 def _health(description: Description) -> Section:
-    at = description.slurm.config_dir / "muster"
+    slurm = description.slurm
+    at = slurm.config_dir / "muster"
     settings = [
         Setting(
             "HealthCheckProgram",
@@ -171,14 +172,18 @@ def _health(description: Description) -> Section:
         ),
         Setting(
             "HealthCheckInterval",
-            str(description.slurm.health_interval_s),
+            str(slurm.health_interval_s),
             "Seconds. On all nodes at the same moment, so that ranks are disturbed together.",
             "0",
         ),
         Setting("HealthCheckNodeState", "ANY", "Busy nodes too: that is where GPUs fail.", "ANY"),
     ]
     if description.platform != "hyperpod":
-        flags = "Contain,DeferBatch" if description.slurm.ssh_with_job_only else "Alloc,DeferBatch"
+        flags, contain = "Alloc,DeferBatch", ""
+        if description.platform == "plain" and slurm.ssh_with_job_only and slurm.cgroup:
+            flags = "Contain,DeferBatch"
+            contain = """Contain: every job has a container on each of its nodes, which
+                pam_slurm_adopt puts ssh sessions into: they end with the job."""
         settings += [
             Setting(
                 "Prolog", f"{at}/prolog.d/*", "An unfit node is drained before a job meets it."
@@ -187,9 +192,9 @@ def _health(description: Description) -> Section:
             Setting(
                 "PrologFlags",
                 flags,
-                """Alloc (part of Contain): the prolog runs on all nodes of a job when it gets them,
-                not when its first step comes. DeferBatch: the script starts when it has passed on
-                all of them. Contain: ssh sessions belong to the job.""",
+                f"""Alloc (part of Contain): the prolog runs on all nodes of a job when it gets
+                them, not when its first step comes. DeferBatch: the script starts when it has
+                passed on all of them. {contain}""",
             ),
             Setting("PrologEpilogTimeout", "60", "No prolog takes longer.", "forever"),
         ]

@@ -130,6 +130,18 @@ def test_what_a_platform_owns_is_left_to_it() -> None:
     assert "Prolog" in keys(rendered(described(platform="parallelcluster"))["muster.conf"])
 
 
+def test_only_jobs_in_cgroups_have_a_container_for_ssh() -> None:
+    def flags(**slurm: bool) -> str:
+        closed = described(slurm={"ssh_with_job_only": True, **slurm})
+        return keys(rendered(closed)["muster.conf"])["PrologFlags"]
+
+    assert flags() == "Contain,DeferBatch"
+    assert flags(cgroup=False) == "Alloc,DeferBatch"
+    assert flags(ssh_with_job_only=False) == "Alloc,DeferBatch"
+    on_a_platform = described(platform="parallelcluster", slurm={"ssh_with_job_only": True})
+    assert keys(rendered(on_a_platform)["muster.conf"])["PrologFlags"] == "Alloc,DeferBatch"
+
+
 def test_partitions() -> None:
     partitions = [
         {"name": "production", "groups": ["gpu"], "default": True, "priority_tier": 100},
