@@ -18,6 +18,7 @@ from typing import Any, Optional
 
 from muster import slurm
 from muster.errors import ConfigError, UnavailableError, UsageError
+from muster.image.preflight import Node
 from muster.recipe import Checkpoints, Recipe, load_recipe
 from muster.site import Site, load_site
 from resume import (
@@ -34,6 +35,7 @@ from resume import (
     tiers,
 )
 from resume.container import Container, asked, require_mountable, wanted
+from resume.container_preflight import require_startable
 from resume.durable import read_json
 from resume.ending import Ended
 from resume.fleet import Fleet, own_argv
@@ -145,6 +147,7 @@ def _run(arguments: argparse.Namespace) -> int:
     container = wanted(*words, os.environ, Path.cwd())
     if container is not None:
         require_mountable(run_dir, recipe_dir)
+        require_startable(container, Node.here())
     previous = before[0] if before else None
     places = _Places(recipe_dir, run_dir, from_step=chosen, before=previous, container=container)
     return _supervise(job, recipe, places)

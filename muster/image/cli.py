@@ -1,4 +1,4 @@
-"""`muster image`: build, import, check and list container images."""
+"""`muster image`: build, import, check and list container images, and ask a node about them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Optional
 
-from muster.errors import MusterError
+from muster.errors import MusterError, UnavailableError
 from muster.site import load_site
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ def add_parser(subparsers: Any) -> None:
     check = verbs.add_parser("check", help="will Enroot and Pyxis start it as meant?")
     check.add_argument("files", nargs="+", metavar="FILE", type=Path)
     check.set_defaults(verb="image check", func=_check)
+
+    ready = verbs.add_parser("preflight", help="will a container start on this node?")
+    ready.add_argument("file", nargs="?", metavar="FILE", type=Path, help="the .sqsh it is for")
+    ready.set_defaults(verb="image preflight", func=_preflight)
 
     listing = verbs.add_parser("list", help="the images of images.yaml, and what they are for")
     _add_images(listing)
@@ -143,6 +147,21 @@ def _check(args: argparse.Namespace) -> int:
             print(f"{path}: {problem}")
         code = code or int(bool(wrong))
     return code
+
+
+def _preflight(args: argparse.Namespace) -> int:
+    from muster.image import preflight  # noqa: PLC0415
+    from muster.image.squash import require_whole  # noqa: PLC0415
+
+    node, file = preflight.Node.here(), args.file
+    if not node.has("enroot"):
+        raise UnavailableError("enroot", f"not found in {preflight.PATH}", "install Enroot there")
+    if file is not None:
+        require_whole(file)
+    wrong = list(preflight.problems(node, file))
+    for problem in wrong:
+        print(problem)
+    return int(bool(wrong))
 
 
 def _list(args: argparse.Namespace) -> int:

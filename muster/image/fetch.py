@@ -27,18 +27,34 @@ def require_local(folder: Path, mounts: str) -> None:
         folder: absolute.
         mounts: the text of /proc/mounts.
     """
-    kind, where = "", ""
+    kind, _ = mounted_as(folder, mounts)
+    if is_shared(kind):
+        what = f"is on {kind}, where extended attributes and whiteouts of layers fail"
+        raise CreateError(str(folder), what, "name a folder on local disk with --temp")
+
+
+def mounted_as(folder: Path, mounts: str) -> tuple[str, frozenset[str]]:
+    """Type and options of the file system that a folder is on; empty ones where nothing says.
+
+    Args:
+        folder: absolute.
+        mounts: the text of /proc/mounts.
+    """
+    kind, options, where = "", "", ""
     for line in mounts.splitlines():
         parts = line.split()
-        if len(parts) < 3:
+        if len(parts) < 4:
             continue
         place = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), parts[1])
         under = f"{folder}/".startswith(place.rstrip("/") + "/")
         if under and len(place) >= len(where):
-            kind, where = parts[2], place
-    if _SHARED.fullmatch(kind):
-        what = f"is on {kind}, where extended attributes and whiteouts of layers fail"
-        raise CreateError(str(folder), what, "name a folder on local disk with --temp")
+            kind, options, where = parts[2], parts[3], place
+    return kind, frozenset(options.split(","))
+
+
+def is_shared(kind: str) -> bool:
+    """Whether a type of file system has a server that other nodes use too."""
+    return _SHARED.fullmatch(kind) is not None
 
 
 def credentials_path(environment: Mapping[str, str]) -> Path:

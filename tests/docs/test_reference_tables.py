@@ -20,6 +20,7 @@ from healthcheck.profile import Profile
 from healthcheck.profile import names as profile_names
 from lifecycle.description.model import Description
 from muster.image import cli as image_cli
+from muster.image import preflight
 from muster.image.catalogue import Fabric, Image
 from muster.image.contract import RULES
 from muster.recipe import Recipe
@@ -234,3 +235,5 @@ def test_every_option_of_muster_image() -> None:
 
 def test_every_rule_of_muster_image_check() -> None:
     assert {code(rule)[0]: text for rule, text in rows("image.md", "Rules of check")} == RULES
+    asked = {code(rule)[0]: text for rule, text in rows("image.md", "Rules of preflight")}
+    assert asked == preflight.RULES

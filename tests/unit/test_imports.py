@@ -30,7 +30,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "muster.cluster": ERRORS_AND_PROCESS,
     "muster.image": NOUNS,
     "healthcheck": NOUNS,
-    "resume": (*NOUNS, "healthcheck", "muster.image.reference"),
+    "resume": (
+        *(*NOUNS, "healthcheck"),
+        *("muster.image.reference", "muster.image.preflight", "muster.image.squash"),
+    ),
     "lifecycle": (*NOUNS, "healthcheck"),
     "slurm": (*NOUNS, "lifecycle.cli", "lifecycle.description"),
     "muster.cli": (
