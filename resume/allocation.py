@@ -64,6 +64,7 @@ class Allocation:
     refused: str = ""  # why srun starts no step here at all: then no node is to blame
     shared_fault: str = ""  # what so many nodes fail the gate with that none of them is to blame
     passed_at: float = -_FRESH_S  # when nodes were last asked after a failure, or ahead of one
+    _gated_at: float = -_FRESH_S  # when the last gate was passed
     _revived_at: float = 0.0
 
     def usable(self) -> list[str]:
@@ -243,6 +244,10 @@ class Allocation:
         self.passed_at = time.monotonic()
         return judge(reports)
 
+    def nothing_failed(self) -> None:
+        """A command is done, so what nodes answered before it counts for the next, if it is new."""
+        self.passed_at = max(self.passed_at, self._gated_at)
+
     def check_ahead(self) -> None:
         """Ask all guards for the gate's check while it is not yet sure that it will be needed.
 
@@ -267,6 +272,7 @@ class Allocation:
         self.waiter.wait_for(answered, self.site.gate_timeout_s)
         if not self.fleet.running():
             return not names
+        self._gated_at = asked_at
         failed = {name: views[name].gate_why for name in names if views[name].gate is False}
         self.shared_fault = shared_fault(failed)
         dead = self.without_answer([name for name in names if views[name].gate is None])

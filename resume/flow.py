@@ -45,6 +45,7 @@ class Flow:
             verdict = self._attempt(command)
             if verdict.action == "done":
                 s.note("command_done", command=command.name)
+                s.allocation.nothing_failed()
                 return
             s.say(f"{verdict.action}: {verdict.why}")
             if verdict.action == "stop":

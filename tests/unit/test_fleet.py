@@ -421,6 +421,20 @@ def test_who_passed_a_check_ahead_of_a_loss_is_not_asked_again(
     assert one.gate(1) == ["n2", "n3"]
 
 
+def test_a_short_command_that_went_well_needs_no_second_gate(
+    gate: Callable[..., Allocation], tmp_path: Path
+) -> None:
+    one = gate()
+    one.gate(2)
+    (tmp_path / "unfit").write_text("n1\n")
+    one.nothing_failed()
+    assert one.gate(2)[:2] == ["n1", "n2"]
+    one._gated_at -= 1000  # it took long
+    one.passed_at -= 1000
+    one.nothing_failed()
+    assert one.gate(2) == ["n2", "n3"]
+
+
 def test_an_answer_that_is_still_to_come_is_waited_for(
     gate: Callable[..., Allocation], tmp_path: Path
 ) -> None:
