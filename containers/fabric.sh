@@ -5,6 +5,8 @@
 # images.yaml; an empty EFA_INSTALLER_VERSION is an image for machines without EFA.
 set -euo pipefail
 
+readonly INSTALLED=${EFA_INSTALLED:-/opt/amazon/efa_installed_packages} # written by the installer; a test has another
+
 fabric::efa() {
   local -r archive="aws-efa-installer-$EFA_INSTALLER_VERSION.tar.gz"
   curl -fsSL --retry 3 "https://efa-installer.amazonaws.com/$archive" | tar -xz
@@ -24,17 +26,17 @@ fabric::gdrcopy() {
 # Fails with one line unless NCCL finds the plugin, the plugin its libraries, and all of them are the right ones.
 fabric::prove() {
   local plugin missing
-  plugin=$(ldconfig -p | awk '/libnccl-net[^ ]*\.so/ && /\/opt\/amazon\// { print $NF; exit }')
+  plugin=$(ldconfig -p | awk '/libnccl-net[^ ]*\.so/ && /\/opt\/amazon\// && !found++ { print $NF }')
   if [[ -z $plugin ]]; then
     echo "fabric.sh: no libnccl-net*.so of /opt/amazon is in ldconfig -p. Fix: another efa_installer" >&2
     return 1
   fi
-  missing=$(ldd "$plugin" | awk '/not found/ { print $1 }' | grep -v '^libcuda\.so' | xargs)
+  missing=$(ldd "$plugin" | awk '/not found/ && $1 !~ /^libcuda\.so/ { print $1 }' | xargs)
   if [[ -n $missing ]]; then
     echo "fabric.sh: $plugin does not find $missing. Fix: a base image that has it" >&2
     return 1
   fi
-  if ! grep -Eq "nccl-ofi[^ ]*[_-]$AWS_OFI_NCCL_VERSION" /opt/amazon/efa_installed_packages; then
+  if ! grep -Eq "nccl-ofi[^ ]*[_-]$AWS_OFI_NCCL_VERSION" "$INSTALLED"; then
     echo "fabric.sh: aws-ofi-nccl is not $AWS_OFI_NCCL_VERSION. Fix: correct it in images.yaml" >&2
     return 1
   fi
