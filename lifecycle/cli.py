@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,9 +109,11 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace) -> int:
+    from lifecycle.description.load import as_json  # noqa: PLC0415
+
     description = description_of(args)
     if args.json:
-        print(json.dumps(dataclasses.asdict(description), default=str, indent=2))
+        print(as_json(description), end="")
     else:
         print("\n".join(summary(description)))
     return 0

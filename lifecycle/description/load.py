@@ -7,17 +7,21 @@ addresses are the platform's, all else is the file's.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 from lifecycle.description.check import check
-from lifecycle.description.model import Description
+from lifecycle.description.model import PLATFORMS, Description
 from muster.config import build, override, read_yaml
 from muster.errors import ConfigError, did_you_mean
 
 DEFAULT_PATH = Path("/etc/muster/cluster.yaml")
 _OF_THE_PLATFORM = ("nodes", "addresses", "instance_type")
+_PLATFORMS_SLURM = "/opt/slurm/etc"
+"""Where HyperPod and ParallelCluster keep slurm.conf."""
 _SECRETS = (("accounting", "password"), ("slurm", "munge_key"))
 
 
@@ -51,6 +55,8 @@ def from_values(
     merged = override(dict(values), list(assignments))
     if platform is not None:
         merged = merge(merged, platform, where)
+    if merged.get("platform") in PLATFORMS[1:] and isinstance(merged.get("slurm", {}), Mapping):
+        merged["slurm"] = {"config_dir": _PLATFORMS_SLURM, **merged.get("slurm", {})}
     for part, key in _SECRETS:  # before any message could show it
         inner = merged.get(part)
         if isinstance(inner, Mapping) and not isinstance(inner.get(key), (Mapping, type(None))):
@@ -86,3 +92,8 @@ def merge(
         groups[name] = {**groups[name], **group, **theirs}
     merged["groups"] = list(groups.values())
     return merged
+
+
+def as_json(description: Description) -> str:
+    """Everything, defaults included, as a text that `load_description` reads as a cluster.yaml."""
+    return json.dumps(dataclasses.asdict(description), default=str, indent=2) + "\n"

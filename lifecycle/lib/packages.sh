@@ -19,6 +19,13 @@ want::packages() {
   fi
 }
 
+# want::program PROGRAM PACKAGE: one that the site has put there without a package counts too.
+want::program() {
+  local -r state=$(dpkg-query -W -f '${db:Status-Status}' "$2" 2>/dev/null)
+  if [[ $state == @(|not-installed|config-files) ]] && command -v "$1" >/dev/null; then return 0; fi
+  want::packages "$2"
+}
+
 packages::installed() {
   local -r found=$(dpkg-query -W -f '${db:Status-Status} ${Version}' "${1%%=*}" 2>/dev/null)
   [[ $1 == *=* && $found == "installed ${1#*=}" || $1 != *=* && $found == "installed "* ]]

@@ -6,7 +6,7 @@
 # step::apply. Nothing that is right already is touched, and a file is replaced whole or not at all.
 set -euo pipefail
 
-for file in packages secret service wait; do
+for file in packages secret service slurm wait; do
   # shellcheck source=/dev/null
   source "${BASH_SOURCE[0]%/*}/$file.sh"
 done
@@ -40,6 +40,15 @@ step::run() {
   if declare -F step::state >/dev/null; then step::state; fi
   if declare -F "step::$STEP_VERB" >/dev/null; then "step::$STEP_VERB"; fi
   if step::checking && [[ -s $DIFFERENCES ]]; then exit "$STEP_DIFFERS"; fi
+}
+
+# The muster that runs this step.
+step::muster() {
+  if [[ -f $MUSTER_HOME ]]; then
+    "$MUSTER_PYTHON" "$MUSTER_HOME" "$@"
+  else
+    (cd / && PYTHONPATH=$MUSTER_HOME "$MUSTER_PYTHON" -m muster "$@") # not what lies about in a folder of somebody's
+  fi
 }
 
 # A runner that was killed leaves its step behind. The next one's steps wait for that to end.

@@ -12,6 +12,12 @@ wait::until() {
   done
 }
 
+# Somebody listens at a TCP port.
+wait::port() { # host port
+  # shellcheck disable=SC2016 # expands inside
+  timeout 5 bash -c ': <>"/dev/tcp/$1/$2"' _ "$1" "$2" 2>/dev/null
+}
+
 main() {
   echo "this file is read by steps, not run" >&2
   exit 64

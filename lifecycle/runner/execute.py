@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -111,6 +112,7 @@ def _call(step: Step, verb: str, places: Places) -> tuple[int, tuple[str, ...]]:
         "MUSTER_SECRETS": str(places.secrets),
         "MUSTER_LIB": str(places.lib),
         "MUSTER_HOME": str(_HOME),
+        "MUSTER_PYTHON": sys.executable,
     }
     done = process.run(["bash", str(step.path), verb], step.limit_s, env=environment)
     hidden = secrets.known(places.secrets)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lifecycle.description.load import as_json
 from lifecycle.description.model import Description
 from lifecycle.description.nodes import Node
 from lifecycle.runner import facts
@@ -77,21 +78,22 @@ def plan(
 
 
 def write_facts(the_plan: Plan, places: Places) -> None:
-    """Put down what steps know.
+    """Put down what steps know, as bash, and the description as a cluster.yaml in one piece.
 
     Raises:
         StorageError: the disk is full, or fails.
     """
-    path = places.state / "facts.sh"
-    text = facts.as_bash(facts.variables(the_plan.description, the_plan.node))
-    part = path.with_suffix(".tmp")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.chmod(0o600)
-        part.replace(path)
-    except OSError as error:
-        fix = "make room on that disk, run again"
-        raise StorageError(str(path), f"cannot be written: {error.strerror}", fix) from None
+    known = facts.as_bash(facts.variables(the_plan.description, the_plan.node))
+    for name, text in (("facts.sh", known), ("description.json", as_json(the_plan.description))):
+        path = places.state / name
+        part = path.with_suffix(".tmp")
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.chmod(0o600)
+            part.replace(path)
+        except OSError as error:
+            fix = "make room on that disk, run again"
+            raise StorageError(str(path), f"cannot be written: {error.strerror}", fix) from None
 
 
 def run_plan(the_plan: Plan, places: Places, ledger: Ledger, say: Callable[[str], None]) -> Tally:

@@ -28,12 +28,16 @@ def add_parser(subparsers: Any) -> None:
         ("render", _render, "write the files; what is right already is not touched"),
         ("diff", _diff, "show what render would change; exit code 1 if it would"),
         ("check", _check, "let the real slurmctld and slurmd read the result, in a private folder"),
+        ("programs", _programs, "write the programs that slurm.conf names, such as the prolog"),
     ):
         verb = verbs.add_parser(name, help=told, description=told)
         verb.set_defaults(func=function)
         add_source(verb)
         verb.add_argument("--dir", type=Path, help="of the files; default: slurm.config_dir")
-        verb.add_argument("--slurm-version", metavar="23.11", help="default: slurm.version")
+        if name != "programs":
+            verb.add_argument("--slurm-version", metavar="23.11", help="default: slurm.version")
+    programs = verbs.choices["programs"]
+    programs.add_argument("--check", action="store_true", help="only say what would change")
     render = verbs.choices["render"]
     render.add_argument("--print", action="store_true", dest="print_", help="write nothing")
     check = verbs.choices["check"]
@@ -109,6 +113,17 @@ def _render(args: argparse.Namespace) -> int:
     if changed:
         print("then: scontrol reconfigure (after a change of nodes or plugins restart slurmctld)")
     return 0
+
+
+def _programs(args: argparse.Namespace) -> int:
+    from lifecycle.cli import description_of  # noqa: PLC0415
+    from slurm.conf.programs import install  # noqa: PLC0415
+
+    folder = args.dir if args.dir is not None else description_of(args).slurm.config_dir
+    told = install(folder / "muster", dry=args.check)
+    for path, state in told.items():
+        print(f"{path}: {state}")
+    return int(args.check and set(told.values()) != {"unchanged"})
 
 
 def _diff(args: argparse.Namespace) -> int:

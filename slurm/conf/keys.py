@@ -198,6 +198,13 @@ def _health(description: Description) -> Section:
             ),
             Setting("PrologEpilogTimeout", "60", "No prolog takes longer.", "forever"),
         ]
+    settings.append(
+        Setting(
+            "TaskProlog",
+            f"{at}/task_prolog.sh",
+            "Every task gets the variables of environment.d beside it, unless its job sets them.",
+        )
+    )
     return Section("Health", settings)
 
 

@@ -22,7 +22,13 @@ mount --rbind "$REPO" "root$REPO"
 mount -t tmpfs -o mode=755 run root/run
 mount --rbind "$PRIVATE/shared" root/mnt
 ip link set lo up
-ip link add eth0 type bridge
+if [[ -e /dev/fd/7 ]]; then # the network namespace of a switch
+  ip link add eth0 type veth peer name "v$NAME" netns /proc/self/fd/7
+  nsenter --net=/proc/self/fd/7 ip link set "v$NAME" master br0 up
+  exec 7<&-
+else
+  ip link add eth0 type bridge
+fi
 ip address add "$ADDRESS/24" dev eth0
 ip link set eth0 up
 hostname "$NAME"
@@ -39,17 +45,33 @@ class PrivateRoot:
             (folder / part).mkdir(parents=True)
         (folder / "shared").symlink_to(shared)
 
-    def start(self, script: str, **env: str) -> subprocess.Popen[str]:
-        """Turn it on, run a script of bash as root, turn it off."""
-        words = ("unshare", "-m", "-p", "-f", "-n", "-u", "--kill-child", "bash", "-c", ENTER, "_")
-        environment = {
+    @staticmethod
+    def environment() -> dict[str, str]:
+        """What every program on a machine finds."""
+        return {
             "PATH": f"{PYTHON.parent}:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": "/root",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+
+    def start(self, script: str, switch: int | None = None, **env: str) -> subprocess.Popen[str]:
+        """Turn it on, run a script of bash as root, turn it off.
+
+        Args:
+            script: what to run.
+            switch: process in the network namespace with the bridge br0; None: no network.
+            env: further variables.
+        """
+        words = ["unshare", "-m", "-p", "-f", "-n", "-u", "--kill-child", "bash", "-c", ENTER, "_"]
+        if switch is not None:
+            connect = 'exec 7</proc/self/ns/net; exec "$@"'
+            words = ["nsenter", "-t", str(switch), "-n", "bash", "-c", connect, "_", *words]
+        environment = {
+            **self.environment(),
             "PRIVATE": str(self.folder),
             "REPO": str(ROOT),
             "NAME": self.name,
             "ADDRESS": self.address,
-            "PYTHONDONTWRITEBYTECODE": "1",
             **env,
         }
         return subprocess.Popen(

@@ -51,7 +51,12 @@ def pack(folder: Path, archive: Path) -> None:
             name = path.relative_to(folder).as_posix()
             mode = py_compile.PycInvalidationMode.UNCHECKED_HASH  # a date would change each time
             py_compile.compile(str(path), f"{path}c", name, doraise=True, invalidation_mode=mode)
-    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix not in unwanted)
+    programs = folder / "slurm"  # of Slurm's own, which `muster slurm-conf programs` installs
+    files = (
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and (path.suffix not in unwanted or programs in path.parents)
+    )
     with archive.open("wb") as out:
         out.write(b"#!/usr/bin/env python3\n")
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:

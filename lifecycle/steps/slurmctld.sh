@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Runs slurmctld on head nodes, after accounting; starts it again only when its files have changed and Slurm accepts them.
+#
+# needs: packages hosts munge users mounts slurm_conf slurmdbd
+# roles: head
+# when: platform=plain
+# limit_s: 1200
+set -euo pipefail
+# shellcheck source=lifecycle/lib/step.sh
+source "$MUSTER_LIB/step.sh"
+
+readonly LOG=/var/log/slurm/slurmctld.log DBD_PORT=6819
+
+slurmctld::answers() {
+  timeout 10 scontrol ping 2>/dev/null | grep -q " at $N_NAME is UP"
+}
+
+# A slurmctld of its own has read the files before the real one does: a mistake stops no cluster that runs.
+slurmctld::accepted() {
+  local said
+  said=$(step::muster slurm-conf check "$MUSTER_STATE/description.json" 2>&1) ||
+    step::fail 78 "Slurm does not accept the files in $C_SLURM_CONFIG_DIR, nothing was started: $said"
+}
+
+# With the files that are there now. Nodes take theirs from it; those that run already must be told.
+slurmctld::restart() { # sum of the files
+  slurmctld::accepted
+  [[ -z $ACCOUNTING_NODE ]] || wait::until 600 wait::port "$ACCOUNTING_NODE" "$DBD_PORT" ||
+    step::fail 75 "slurmdbd on $ACCOUNTING_NODE does not answer after 600 s"
+  service::restart slurmctld slurmctld slurmctld
+  wait::until 60 slurmctld::answers || step::fail 75 "slurmctld does not answer after 60 s: $(slurm::why "$LOG")"
+  timeout 60 scontrol reconfigure || echo "not all nodes could be told of new files: they ask when they start"
+  service::note_start "$1" slurmctld
+}
+
+slurmctld::known_to_accounting() {
+  [[ $(timeout 30 sacctmgr -nP show cluster "$C_NAME" format=cluster 2>/dev/null) == "$C_NAME" ]]
+}
+
+step::state() {
+  local sum
+  local -a files
+  want::program slurmctld slurmctld
+  want::folder /var/log/slurm 0755 "$C_SLURM_USER:$C_SLURM_USER"
+  want::folder "$C_SLURM_STATE_DIR" 0755 "$C_SLURM_USER:$C_SLURM_USER"
+  step::checking && ! command -v slurmctld >/dev/null && return 0
+  mapfile -t files < <(slurm::files)
+  sum=$(service::sum "${files[@]}")
+  service::started_with "$sum" slurmctld slurmctld || step::differs "slurmctld does not run with the files that are there" ||
+    slurmctld::restart "$sum"
+  slurmctld::answers || step::differs "slurmctld does not answer" || wait::until 60 slurmctld::answers ||
+    step::fail 75 "slurmctld does not answer after 60 s: $(slurm::why "$LOG")"
+  if [[ -n $ACCOUNTING_NODE && -n $N_PRIMARY ]]; then
+    slurmctld::known_to_accounting || step::differs "accounting does not know the cluster" ||
+      wait::until 120 slurmctld::known_to_accounting || step::fail 75 "slurmdbd does not know cluster $C_NAME after 120 s"
+  fi
+}
+
+main() { step::run "$@"; }
+
+main "$@"
