@@ -202,6 +202,7 @@ class Slurm:
     health_interval_s: int = 60  # of HealthCheckProgram
     cgroup: bool = True  # confine jobs to their CPUs, memory and GPUs
     ssh_with_job_only: bool = False  # pam_slurm_adopt on compute nodes
+    auto_resume: bool = False  # srun --auto-resume=1, by a plugin that is on all nodes
     topology: str = "none"
     switches: list[Switch] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)  # further lines of slurm.conf

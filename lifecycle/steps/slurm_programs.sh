@@ -2,10 +2,11 @@
 # Puts the prolog, epilog, health check and task prolog where slurm.conf names them, and the variables that every task gets.
 #
 # needs: packages mounts
-# roles: head compute
 set -euo pipefail
 # shellcheck source=lifecycle/lib/step.sh
 source "$MUSTER_LIB/step.sh"
+
+readonly PLUGIN=/usr/local/lib/slurm/auto_resume.so
 
 slurm_programs::differ() {
   local rc=0
@@ -31,6 +32,8 @@ slurm_programs::variables() {
 
 step::state() {
   local -r at=$C_SLURM_CONFIG_DIR/muster
+  [[ -z $C_SLURM_AUTO_RESUME || $C_PLATFORM == hyperpod || -e $PLUGIN ]] ||
+    step::fail 69 "$PLUGIN is not here: build it with 'make -C slurm/spank' for this Slurm, or slurm.auto_resume: false"
   # ParallelCluster shares the folder with all nodes, and one writes it. Elsewhere it is each node's own.
   if [[ $C_PLATFORM == parallelcluster ]]; then
     [[ $N_ROLE == head ]] || return 0

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs slurmd on compute nodes that have all their GPUs, with the files of the head, and waits until slurmctld takes the node.
 #
-# needs: packages hosts munge users mounts scratch limits slurm_programs
+# needs: packages hosts munge users mounts scratch limits slurm_programs deep_health
 # roles: compute
 # when: platform=plain
 # limit_s: 1800
@@ -29,7 +29,7 @@ slurmd::has_gpus() {
 # A node with seven of eight GPUs must never take a job for eight.
 slurmd::gate() {
   ((${N_GPUS:-0} > 0)) || return 0
-  slurmd::has_gpus || step::differs "$(slurmd::gpus) of $N_GPUS GPUs are there" || wait::until 180 slurmd::has_gpus ||
+  slurmd::has_gpus || step::differs "$(slurmd::gpus) of $N_GPUS GPUs are there" || wait::until "${MUSTER_GPU_WAIT_S:-180}" slurmd::has_gpus ||
     step::fail 69 "$(slurmd::gpus) of $N_GPUS GPUs are there (nvidia-smi -L, /dev/nvidia*): slurmd is not started"
 }
 
@@ -41,10 +41,11 @@ slurmd::options() {
   echo "${own:+$own }--conf-server $(slurm::controllers)$([[ $(hostname -s) == "$N_NAME" ]] || echo " -N $N_NAME")"
 }
 
+# A slurmctld that has just started listens before it gives out files.
 slurmd::daemon() {
   local -a options
   read -ra options <<<"$(slurmd::options)"
-  slurmd "${options[@]}"
+  wait::until 60 slurmd "${options[@]}" || step::fail 75 "slurmd does not start: $(slurm::why "$LOG")"
 }
 
 # As slurmctld sees the node: its state, then the reason why it is out of service.
@@ -74,9 +75,14 @@ step::state() {
   [[ ! -e $C_SLURM_CONFIG_DIR/slurm.conf ]] ||
     step::fail 65 "$C_SLURM_CONFIG_DIR/slurm.conf would be read here in place of the head's: take it away"
   echo "SLURMD_OPTIONS=\"$(slurmd::options)\"" | want::block "$DEFAULTS"
-  # Debian's unit starts only where slurm.conf is.
-  printf '# Written by muster: slurm.conf comes from slurmctld.\n[Unit]\nConditionPathExists=\n' |
-    want::file "$DROP_INS/muster_configless.conf" 0644
+  want::file "$DROP_INS/muster_configless.conf" 0644 <<'CONF'
+# Written by muster: slurm.conf comes from slurmctld, which may come later. Debian's unit would start only where the file is.
+[Unit]
+ConditionPathExists=
+[Service]
+Restart=on-failure
+RestartSec=5
+CONF
   slurmd::gate
   step::checking && ! command -v slurmd >/dev/null && return 0
   step::checking || wait::until 900 slurm::controller_listens ||

@@ -95,7 +95,8 @@ def plugstack(description: Description) -> list[str]:
     if description.containers.pyxis:
         lines += comment("srun --container-image")
         lines.append(f"optional {PLUGIN_DIR}/spank_pyxis.so {PYXIS}")
-    if description.platform != "hyperpod":  # which has an option of this name itself
+    # HyperPod has an option of this name itself.
+    if description.slurm.auto_resume and description.platform != "hyperpod":
         lines += comment("srun --auto-resume=1")
         lines.append(f"optional {PLUGIN_DIR}/auto_resume.so muster=/usr/local/bin/muster")
     why = """optional: while a plugin is missing only the jobs that ask for it fail, not every

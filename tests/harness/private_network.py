@@ -1,4 +1,4 @@
-"""Machines of a test on one cable: each is a `PrivateRoot` that stays up, and commands run in it."""
+"""Machines of a test on one network: each is a `PrivateRoot` that stays up, to run scripts in."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ ip link set br0 up
 echo ready
 exec sleep infinity
 """
+_LONGEST_S = 300
 STAY = "trap 'exit 0' TERM; echo up; while :; do sleep infinity & wait $! || true; done"
 
 
@@ -30,7 +31,7 @@ class PrivateNetwork:
         assert self._switch.stdout.readline() == "ready\n"
         self._up: dict[str, tuple[subprocess.Popen[str], int]] = {}
 
-    def __enter__(self) -> PrivateNetwork:
+    def __enter__(self) -> PrivateNetwork:  # noqa: PYI034 - Self is newer than Python 3.10
         return self
 
     def __exit__(
@@ -73,11 +74,11 @@ class PrivateNetwork:
             start_new_session=True,
         )
 
-    def run(self, name: str, script: str, timeout_s: float = 300, **env: str) -> tuple[int, str]:
+    def run(self, name: str, script: str, **env: str) -> tuple[int, str]:
         """The same to its end: (exit code, everything it printed)."""
         with self.start(name, script, **env) as process:
             try:
-                out = process.communicate(timeout=timeout_s)[0]
+                out = process.communicate(timeout=_LONGEST_S)[0]
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise

@@ -18,6 +18,7 @@ cd "$PRIVATE"
 mount -t overlay overlay -o "lowerdir=/,upperdir=upper,workdir=work" root
 mount -t proc proc root/proc
 mount --rbind /dev root/dev
+mount --rbind /sys root/sys
 mount --rbind "$REPO" "root$REPO"
 mount -t tmpfs -o mode=755 run root/run
 mount --rbind "$PRIVATE/shared" root/mnt
@@ -85,7 +86,7 @@ class PrivateRoot:
 
     def run(self, script: str, **env: str) -> tuple[int, str]:
         """The same to its end: (exit code, everything it printed)."""
-        with self.start(script, **env) as machine:
+        with self.start(script, None, **env) as machine:
             try:
                 out = machine.communicate(timeout=300)[0]
             finally:

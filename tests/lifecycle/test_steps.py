@@ -318,27 +318,3 @@ def test_the_site_file_is_written_until_somebody_takes_it_over(machines: Machine
     path.write_text("profile: mine\n")
     assert steps(machines["n1"].run(script)[1]) == {"muster": "unchanged"}
     assert path.read_text() == "profile: mine\n"
-
-
-FILES = "find /etc /mnt /usr/local -type f ! -path '*/ledger/*'"
-LOOK = f"{FILES} -printf '%p %m %u:%g %T@\\n' -exec sha256sum {{}} + | sort"
-
-
-@pytest.mark.parametrize("name", ["head", "n1"])
-def test_all_steps_and_again_without_a_byte_that_differs(machines: Machines, name: str) -> None:
-    machines.describe(scratch={"kinds": ["folder"], "min_free_gib": 0.01})
-    program = machines[name].file("/usr/local/bin/muster")
-    program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    if name != "head":
-        assert machines["head"].run(only("users", "mounts", "munge"))[0] == 0
-    rc, out = machines[name].run(
-        f"{CREATE}; {LOOK} >/run/one; {CREATE}; {LOOK} >/run/two; diff /run/one /run/two"
-    )
-    assert rc == 0, out
-    first, again = [line for line in out.splitlines() if line.startswith(f"{name} (")]
-    assert not re.search(r"\b0 changed", first)
-    assert re.search(r"(\d+) steps: 0 changed, \1 unchanged", again)
-    ledger = (machines.shared / ".muster" / "ledger" / f"{name}.json").read_text()
-    assert '"failed"' not in ledger
