@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lifecycle.description.host_list import expand
-from lifecycle.description.load import from_values, load_description
+from lifecycle.description.load import as_json, from_values, load_description
 from lifecycle.description.model import Description
 from lifecycle.description.nodes import accounting_node, all_nodes, of_role
 from muster.errors import ConfigError
@@ -44,6 +44,27 @@ def small(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("path", ALONE, ids=lambda path: path.parent.name)
 def test_example_can_be_used(path: Path) -> None:
     assert of_role(load_description(path), "compute")
+
+
+@pytest.mark.parametrize("path", ALONE, ids=lambda path: path.parent.name)
+def test_written_in_one_piece_it_reads_as_the_same(path: Path, tmp_path: Path) -> None:
+    description = load_description(path)
+    (tmp_path / "description.json").write_text(as_json(description))
+    assert load_description(tmp_path / "description.json") == description
+
+
+@pytest.mark.parametrize(
+    ("changes", "folder"),
+    [
+        ({}, "/etc/slurm"),
+        ({"platform": "hyperpod"}, "/opt/slurm/etc"),
+        ({"platform": "parallelcluster", "slurm": {"kill_wait_s": 9}}, "/opt/slurm/etc"),
+        ({"platform": "hyperpod", "slurm": {"config_dir": "/mine"}}, "/mine"),
+    ],
+)
+def test_where_slurm_conf_is(changes: dict[str, Any], folder: str) -> None:
+    description = from_values(small(**changes), "cluster.yaml")
+    assert str(description.slurm.config_dir) == folder
 
 
 def test_nodes_are_written_out_with_their_hardware() -> None:
