@@ -15,7 +15,7 @@ slurm_conf::muster() { # verb
 
 slurm_conf::differs() {
   local rc=0
-  slurm_conf::muster diff || rc=$?
+  slurm_conf::muster diff >/dev/null || rc=$?
   ((rc <= 1)) || exit "$rc"
   ((rc == 1))
 }

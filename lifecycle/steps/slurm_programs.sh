@@ -10,7 +10,7 @@ readonly PLUGIN=/usr/local/lib/slurm/auto_resume.so
 
 slurm_programs::differ() {
   local rc=0
-  step::muster slurm-conf programs --check "$MUSTER_STATE/description.json" || rc=$?
+  step::muster slurm-conf programs --check "$MUSTER_STATE/description.json" >/dev/null || rc=$?
   ((rc <= 1)) || exit "$rc"
   ((rc == 1))
 }

@@ -48,20 +48,21 @@ slurmd::daemon() {
   wait::until 60 slurmd "${options[@]}" || step::fail 75 "slurmd does not start: $(slurm::why "$LOG")"
 }
 
-# As slurmctld sees the node: its state, then the reason why it is out of service.
-slurmd::seen() {
-  timeout 20 scontrol -o show node "$N_NAME" 2>/dev/null |
-    sed -nE 's/.* State=(\S+) .*/\1/p; s/.* Reason=(.*) \[.*/\1/p; s/.* Reason=([^[]*)$/\1/p'
+# What slurmctld says of the node: its State, or the Reason why it is out of service.
+slurmd::seen() { # key
+  timeout 20 scontrol -o show node "$N_NAME" 2>/dev/null | sed -nE "s/.* $1=([^[]*).*/\\1/p"
 }
 
 slurmd::taken() {
-  local -r state=$(slurmd::seen | head -1)
+  local state
+  state=$(slurmd::seen State | cut -d ' ' -f 1)
   [[ -n $state && $state != *[*]* && $state != *UNKNOWN* && $state != *NOT_RESPONDING* ]]
 }
 
 # slurmctld drains a node that has less than slurm.conf says.
 slurmd::fits() {
-  local -r reason=$(slurmd::seen | tail -n +2)
+  local reason
+  reason=$(slurmd::seen Reason) || true
   [[ $reason != Low* && $reason != *gres/* ]] ||
     step::fail 65 "slurmctld does not take $N_NAME, since it has less than cluster.yaml says: $reason"
 }
