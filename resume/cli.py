@@ -81,6 +81,7 @@ def add_parser(verbs: Any) -> None:
         "--mount", metavar="SOURCE[:TARGET[:FLAGS]]", help="into the container", **several
     )
     run.add_argument("--env", metavar="NAME", help="wins over the image's variable", **several)
+    run.add_argument("--docker", action="store_true", help="Docker starts it, not Pyxis")
     run.add_argument("assignments", nargs="*", metavar="KEY=VALUE", help="over recipe.yaml")
     run.epilog = "Arguments after -- go to the training command."
     run.set_defaults(func=_run, verb="run", rest=[])
@@ -144,7 +145,7 @@ def _run(arguments: argparse.Namespace) -> int:
     wanted_nodes(recipe, len(job.nodes))
     chosen = None if before else arguments.from_step  # the job before this one has gone back
     words = (arguments.image, arguments.mount, arguments.env)
-    container = wanted(*words, os.environ, Path.cwd())
+    container = wanted(*words, os.environ, Path.cwd(), docker=arguments.docker)
     if container is not None:
         require_mountable(run_dir, recipe_dir)
         require_startable(container, Node.here())

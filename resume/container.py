@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from muster.errors import ConfigError, DataError
+from muster.errors import ConfigError, DataError, UsageError
 from muster.image.reference import parse as parse_reference
 
 OPTIONS = ("image", "mounts", "workdir", "env")
@@ -30,12 +30,14 @@ class Container:
         mounts: SOURCE:TARGET or SOURCE:TARGET:FLAGS, besides what a run needs anyway.
         wins: names of variables whose value of the job replaces the image's.
         gpus: False: NVIDIA's hook must not look for a driver.
+        docker: started by Docker, not by Pyxis.
     """
 
     image: str
     mounts: tuple[str, ...] = ()
     wins: tuple[str, ...] = ()
     gpus: bool = True
+    docker: bool = False
 
 
 def wanted(
@@ -44,6 +46,8 @@ def wanted(
     wins: Sequence[str],
     environment: Mapping[str, str],
     here: Path,
+    *,
+    docker: bool = False,
 ) -> Optional[Container]:
     """The container that the command line asks for; None: none.
 
@@ -53,18 +57,22 @@ def wanted(
         wins: names of variables.
         environment: of the batch script.
         here: what relative names begin at.
+        docker: let Docker start it.
 
     Raises:
-        ConfigError: mounts or variables without an image.
+        ConfigError: mounts, variables or Docker without an image.
         DataError: a file or folder is not there.
         UsageError: no image at all.
     """
     if image is None:
-        if mounts or wins:
-            raise ConfigError("--mount and --env", "need a container", "name one with --image")
+        if mounts or wins or docker:
+            what, fix = "need a container", "name one with --image"
+            raise ConfigError("--mount, --env and --docker", what, fix)
         return None
     # Without a slash Pyxis takes the name of a file for an image of a registry.
     is_file = image.startswith(("/", ".", "~")) or image.endswith((".sqsh", ".squashfs"))
+    if is_file and docker:
+        raise UsageError(image, "is no image for Docker", "docker load it, and give its name")
     if is_file:
         path = (here / Path(image).expanduser()).absolute()
         if not path.is_file():
@@ -72,10 +80,16 @@ def wanted(
             raise DataError(str(path), "no such image on the batch host", fix)
         named = str(path)
     else:
-        named = parse_reference(image).enroot
+        reference = parse_reference(image)
+        named = reference.docker if docker else reference.enroot
     # Slurm sets none of the two on a node where the job has no GPU.
     gpus = any(environment.get(name) for name in ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS"))
-    return Container(named, tuple(_mount(m, here) for m in mounts), tuple(wins), gpus)
+    found = tuple(_mount(m, here) for m in mounts)
+    if docker:
+        for mount in found:
+            if mount.count(":") > 1 and mount.rpartition(":")[2] != "ro":
+                raise ConfigError(f"--mount {mount}", "Docker knows 'ro' alone", "leave it out")
+    return Container(named, found, tuple(wins), gpus, docker)
 
 
 def require_mountable(*folders: Path) -> None:
@@ -115,17 +129,20 @@ def srun_options(
         pythonpath: where `resume` is, a folder or muster.pyz.
         names: variables of the contract: they must not lose against the image's.
     """
-    needed = [_pair(recipe_dir, str(recipe_dir)), _pair(run_dir, str(run_dir))]
-    code = _pair(Path(pythonpath), f"{pythonpath}:ro")
-    # A later mount lies over an earlier one: what a person asks for comes last.
-    mounts = dict.fromkeys([code, *needed, *container.mounts])
     values = {
         "image": container.image,
-        "mounts": ",".join(mounts),
+        "mounts": ",".join(all_mounts(container, run_dir, recipe_dir, pythonpath)),
         "workdir": str(run_dir / "recipe"),
         "env": ",".join(dict.fromkeys([*names, *container.wins])),
     }
     return [*(f"--container-{name}={values[name]}" for name in OPTIONS), HOME]
+
+
+def all_mounts(container: Container, run_dir: Path, recipe_dir: Path, pythonpath: str) -> list[str]:
+    """What is mounted; a later one lies over an earlier: what a person asks for comes last."""
+    needed = [_pair(recipe_dir, str(recipe_dir)), _pair(run_dir, str(run_dir))]
+    code = _pair(Path(pythonpath), f"{pythonpath}:ro")
+    return list(dict.fromkeys([code, *needed, *container.mounts]))
 
 
 def asked(options: Sequence[str], environment: Mapping[str, str]) -> bool:

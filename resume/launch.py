@@ -11,12 +11,13 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
 from resume import container as containers
+from resume import docker
 from resume.container import Container
 from resume.fleet import step_environment
 from resume.step import Step
@@ -100,7 +101,7 @@ def srun_argv(plan: LaunchPlan) -> list[str]:
 
 
 def _container_options(plan: LaunchPlan) -> list[str]:
-    if plan.container is None:
+    if plan.container is None or plan.container.docker:
         return []
     inside = containers.environment(plan.container, _own_place())
     names = [*contract(plan), *inside]
@@ -116,7 +117,22 @@ def _own_place() -> str:
 def environment(plan: LaunchPlan) -> dict[str, str]:
     """Our environment plus the contract's variables."""
     inside = containers.environment(plan.container, _own_place()) if plan.container else {}
-    return {**step_environment(), **contract(plan), **inside}
+    given = {**step_environment(), **contract(plan), **inside}
+    if plan.container is not None and plan.container.docker:
+        given["MUSTER_COMMAND"] = _in_docker(plan, plan.container, inside)
+    return given
+
+
+def _in_docker(plan: LaunchPlan, container: Container, inside: Mapping[str, str]) -> str:
+    places = (plan.run_dir, plan.recipe_dir, _own_place())
+    return docker.command(
+        container.image,
+        containers.all_mounts(container, *places),
+        str(plan.run_dir / "recipe"),
+        [*contract(plan), *inside, *container.wins],
+        plan.command,
+        gpus=container.gpus,
+    )
 
 
 def contract(plan: LaunchPlan) -> dict[str, str]:

@@ -33,7 +33,7 @@ def told(site: Path, **env: str) -> list[str]:
 
 
 def test_variables_come_as_they_are_written(site: Path) -> None:
-    text = "NCCL_IB_HCA=mlx5\nX=it's $HOME `id` \"a b\"=\\n\nEMPTY=\nLAST=without end"
+    text = 'NCCL_IB_HCA=mlx5\nX=it\'s $HOME `id` "a b"=\\n\nEMPTY=\nLAST=without end'
     (site / "environment.d" / "cluster.env").write_text(text)
     assert told(site) == [f"export {line}" for line in text.splitlines()]
 
