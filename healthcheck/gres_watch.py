@@ -140,8 +140,9 @@ def _settings(text: str) -> Mapping[str, str]:
 
 
 def _changed_after(path: Path, started: float) -> bool:
+    """Slurm tells its start in whole seconds; what was written in that second was there."""
     try:
-        return path.stat().st_mtime > started
+        return int(path.stat().st_mtime) > started
     except OSError:
         return False  # a link to nothing: nothing that slurmctld could read
 

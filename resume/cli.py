@@ -28,6 +28,7 @@ from resume import (
     journal,
     lease,
     local_copies,
+    minder,
     ranks,
     rescue,
     rundir,
@@ -196,8 +197,14 @@ def _supervise(job: slurm.Job, recipe: Recipe, places: _Places) -> int:
     options = [
         *("--run-dir", str(places.run_dir), "--job", job.job_id, "--restart", str(restart)),
         *("--token", str(token), "--lease-s", str(site.lease_s), "--nonce", nonce),
-        *("--kill-wait-s", str(slurm.kill_wait_s())),
     ]
+    host = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    kill_wait_s = slurm.kill_wait_s()
+    as_guard = guard.GuardArguments(
+        *(places.run_dir, job.job_id, restart, token, site.lease_s, nonce, ()), kill_wait_s
+    )
+    options += ["--kill-wait-s", str(kill_wait_s)]
+    minder.keep_watch(as_guard, host)  # from here on in a process of its own
     log = places.run_dir / "logs" / "guards.log"
     supervisor = Supervisor(
         site=site,
@@ -207,7 +214,7 @@ def _supervise(job: slurm.Job, recipe: Recipe, places: _Places) -> int:
         run_dir=places.run_dir,
         token=token,
         journal=Journal(places.run_dir / "journal.jsonl", token),
-        host=os.environ.get("SLURMD_NODENAME") or os.uname().nodename,
+        host=host,
         fleet=Fleet([*own_argv(), "guard", *options], log),
         **_shape(recipe, site),
         step=places.step,
@@ -274,6 +281,7 @@ def _arm_signals(supervisor: Supervisor) -> None:
         supervisor.time_is_up = True
 
     def on_term(_number: int, _frame: Optional[FrameType]) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm tells all; the minder passes it on
         supervisor.ending.end_now()
 
     signal.signal(signal.SIGUSR1, on_time)

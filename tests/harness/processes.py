@@ -39,12 +39,31 @@ def ranks(run: Training, rank: int | None = None) -> list[int]:
 
 
 def supervisors(run: Training) -> list[int]:
-    """`muster run` in the batch script."""
+    """`muster run`, but for the process of the batch script that minds it."""
+    found = _musters(run)
+    return [pid for pid in found if _parent(pid) in found]
+
+
+def batch_scripts(run: Training) -> list[int]:
+    """The process that Slurm takes for the batch script: it has become `muster run`."""
+    found = _musters(run)
+    return [pid for pid in found if _parent(pid) not in found]
+
+
+def _musters(run: Training) -> list[int]:
     return [
         pid
         for pid, environment in of_job(run)
         if "MUSTER_ATTEMPT" not in environment and b"\0run\0" in _command(pid)
     ]
+
+
+def _parent(pid: int) -> int:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[1])
 
 
 def launchers(run: Training) -> list[int]:
@@ -90,6 +109,15 @@ def kill_supervisor(run: Training) -> None:
         LookupError: there is none (yet, or any more).
     """
     send(lambda: supervisors(run), f"supervisor of job {run.job}", signal.SIGKILL)
+
+
+def kill_batch_script(run: Training) -> None:
+    """SIGKILL the process of the batch script; Slurm ends the job.
+
+    Raises:
+        LookupError: there is none (yet, or any more).
+    """
+    send(lambda: batch_scripts(run), f"batch script of job {run.job}", signal.SIGKILL)
 
 
 def _environment(process: Path) -> Environment:

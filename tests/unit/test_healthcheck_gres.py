@@ -122,7 +122,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("slurm.conf", "gres.conf"):
         (etc / name).touch()
         os.utime(etc / name, (time.time() - 900, time.time() - 900))
-    began = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 800))
+    started = int(time.time()) - 800
+    began = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(started))
+    os.utime(etc / "gres.conf", (started + 0.9, started + 0.9))  # as on the local cluster
     (tmp_path / "nodes").write_text(NODES)
     (tmp_path / "config").write_text(f"BOOT_TIME   = {began}\nSLURM_CONF   = {etc}/slurm.conf\n")
     tool = tmp_path / "bin" / "scontrol"
