@@ -9,13 +9,19 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.harness.fixtures import slurm_here
 from tests.harness.private_network import PrivateNetwork
-from tests.lifecycle.test_steps import CLUSTER, CREATE, Machines, steps
+from tests.harness.small_cluster import (
+    CONTROLLER,
+    CREATE,
+    LOOK,
+    SmallCluster,
+    only,
+    steps,
+)
 
 __all__ = ["slurm_here"]
 
@@ -27,61 +33,7 @@ pytestmark = [
     ),
     pytest.mark.usefixtures("slurm_here"),
 ]
-HEAD, NODES = CLUSTER["groups"]
-SMALL = {"sockets": 1, "cores_per_socket": 1, "threads_per_core": 1, "memory_mib": 500}
-PLACES = "/etc /mnt /usr/local /run/slurm/conf/"
-LOOK = (
-    f"find {PLACES} -type f ! -path '*/ledger/*' -printf '%p %m %u:%g %T@\\n' "
-    "-exec sha256sum {} + 2>/dev/null | sort"
-)
-
-
-class SmallCluster(Machines):
-    """The machines, on a network, with a description that this machine can be."""
-
-    def __init__(self, folder: Path, network: PrivateNetwork) -> None:
-        self.network = network
-        super().__init__(folder)
-        for machine in self.all.values():
-            program = machine.file("/usr/local/bin/muster")
-            program.parent.mkdir(parents=True)
-            program.write_text("#!/bin/sh\n")
-            program.chmod(0o755)
-            network.up(machine)
-
-    def describe(self, **changes: Any) -> None:
-        """`nodes`, `hardware` and `slurm` are of the compute group; all else is cluster.yaml's."""
-        nodes = changes.pop("nodes", ["n1", "n2"])
-        addresses = {name: NODES["addresses"][name] for name in nodes}
-        hardware = {**SMALL, **changes.pop("hardware", {})}
-        group = {**NODES, "nodes": nodes, "addresses": addresses, "hardware": hardware}
-        common = {
-            "groups": [HEAD, group],
-            "partitions": [{"name": "main", "groups": ["n"], "default": True}],
-            "scratch": {"kinds": ["folder"], "min_free_gib": 0.01},
-        }
-        slurm = {"cgroup": False, **changes.pop("slurm", {})}
-        super().describe(**{**common, "slurm": slurm, **changes})
-
-    def run(self, name: str, script: str, **env: str) -> tuple[int, str]:
-        """A script on one of the machines."""
-        return self.network.run(name, script, **env)
-
-    def create(self, *names: str, **env: str) -> dict[str, tuple[int, str]]:
-        """Run all steps on these machines at the same time."""
-        begun = {name: self.network.start(name, CREATE, **env) for name in names}
-        return {name: (one.wait(), one.communicate()[0]) for name, one in begun.items()}
-
-    def created(self, *names: str) -> dict[str, dict[str, str]]:
-        """The same, and it must work: {machine: {step: what became of it}}."""
-        done = self.create(*names)
-        for rc, out in done.values():
-            assert rc == 0, out
-        return {name: steps(out) for name, (_, out) in done.items()}
-
-    def log(self, name: str, step: str) -> str:
-        """What a step said on a machine."""
-        return self[name].file(f"/var/log/muster/create/{step}.log").read_text()
+slow = pytest.mark.slow
 
 
 @pytest.fixture
@@ -94,20 +46,62 @@ def test_a_cluster_comes_up_runs_a_job_and_again_not_a_byte_differs(
     cluster: SmallCluster,
 ) -> None:
     cluster.describe(fabric={"environment": {"NCCL_DEBUG": "WARN", "NCCL_X": "it's $HOME"}})
-    done = cluster.created("head", "n1", "n2")
+    names = ("head", "n1", "n2")
+    done = cluster.create(**dict.fromkeys(names, CREATE))
     assert done["head"]["slurmctld"] == done["n1"]["slurmd"] == done["n2"]["slurmd"] == "changed"
     assert "a job ran on n1 n2" in cluster.log("head", "validation")
-    rc, out = cluster.run("head", "srun -N2 bash -c 'echo $NCCL_X'; NCCL_X=own srun env")
-    assert rc == 0, out
+    out = cluster.works("head", "srun -N2 bash -c 'echo $NCCL_X'; NCCL_X=own srun -n1 env")
     assert out.splitlines()[:2] == ["it's $HOME"] * 2
     assert {"NCCL_X=own", "NCCL_DEBUG=WARN"} <= set(out.splitlines())
-    before = {name: cluster.run(name, LOOK)[1] for name in done}
+    before = {name: cluster.works(name, LOOK) for name in names}
     assert all(text.count("\n") > 40 for text in before.values())
     pids = "pgrep -x 'munged|slurmctld|slurmd' | sort"
-    running = {name: cluster.run(name, pids)[1] for name in done}
-    again = cluster.created("head", "n1", "n2")
-    assert {name: set(states.values()) for name, states in again.items()} == {
-        name: {"unchanged"} for name in done
-    }
-    assert {name: cluster.run(name, LOOK)[1] for name in done} == before
-    assert {name: cluster.run(name, pids)[1] for name in done} == running
+    running = {name: cluster.works(name, pids) for name in names}
+    again = cluster.create(**dict.fromkeys(names, CREATE))
+    assert [set(states.values()) for states in again.values()] == [{"unchanged"}] * 3
+    assert {name: cluster.works(name, LOOK) for name in names} == before
+    assert {name: cluster.works(name, pids) for name in names} == running
+
+
+@slow
+def test_a_full_disk_is_one_line_and_room_repairs(cluster: SmallCluster) -> None:
+    full = "mkdir -p /etc/slurm; mount -t tmpfs -o size=4k full /etc/slurm; "
+    rc, out = cluster.run("head", full + CONTROLLER)
+    last = out.splitlines()[-1]
+    assert rc == 73
+    assert last.startswith("muster create: head: step 'slurm_conf': failed with exit code 73")
+    assert "cannot be written (No space left on device)" in last
+    cluster.works("head", "umount /etc/slurm")
+    assert cluster.create(head=CONTROLLER)["head"]["slurmctld"] == "changed"
+
+
+@slow
+def test_what_slurm_refuses_stops_no_controller_that_runs(cluster: SmallCluster) -> None:
+    cluster.create(head=CONTROLLER)
+    pid = cluster.works("head", "pgrep -x slurmctld")
+    own = cluster["head"].file("/etc/slurm/slurm.conf")
+    good = own.read_text()
+    own.write_text(good + "PartitionName=more Nodes=nobody\n")
+    rc, out = cluster.run("head", CONTROLLER)
+    assert rc == 78
+    assert "Slurm does not accept the files in /etc/slurm, nothing was started" in out
+    assert "nobody" in out.splitlines()[-1]
+    assert cluster.works("head", "pgrep -x slurmctld; scontrol ping").startswith(pid)
+    own.write_text(good)
+    assert set(cluster.create(head=CONTROLLER)["head"].values()) == {"unchanged"}
+
+
+@slow
+def test_a_platform_has_the_rest_of_slurm_conf(cluster: SmallCluster) -> None:
+    cluster.describe(platform="hyperpod")
+    begun = cluster.start("head", only("users", "mounts", "slurm_conf"))
+    cluster.wait_until_applying("head", "slurm_conf")
+    cluster.works("head", "mkdir -p /opt/slurm/etc; echo ClusterName=x >/opt/slurm/etc/slurm.conf")
+    out = begun.communicate()[0]
+    assert (begun.returncode, steps(out)["slurm_conf"]) == (0, "changed"), out
+    text = cluster["head"].file("/opt/slurm/etc/slurm.conf").read_text()
+    assert text == "Include muster.conf\nClusterName=x\n"
+    again = cluster.create(head=only("users", "mounts", "slurm_conf"))
+    assert again["head"]["slurm_conf"] == "unchanged"
+    assert cluster.create(n1=only("slurm_programs"))["n1"] == {"slurm_programs": "changed"}
+    assert cluster["n1"].file("/opt/slurm/etc/muster/prolog.d/muster_health.sh").exists()
