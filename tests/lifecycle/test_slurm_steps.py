@@ -6,6 +6,7 @@ Every machine has its own disk, processes and address; daemons are those of Debi
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,9 @@ from tests.harness.small_cluster import (
     CONTROLLER,
     CREATE,
     LOOK,
+    WORKER,
     SmallCluster,
+    group,
     only,
     steps,
 )
@@ -64,6 +67,58 @@ def test_a_cluster_comes_up_runs_a_job_and_again_not_a_byte_differs(
 
 
 @slow
+def test_a_node_is_added_and_the_job_that_runs_stays(cluster: SmallCluster) -> None:
+    cluster.describe(group("compute", "n1"))
+    cluster.create(head=f"{CONTROLLER} --only validation", n1=WORKER)
+    assert "a job ran on n1\n" in cluster.log("head", "validation")
+    own = cluster["head"].file("/etc/slurm/slurm.conf")
+    own.write_text(own.read_text() + "# mine\nDebugFlags=Power\n")
+    job = cluster.works("head", "sbatch --parsable --chdir=/ --output=/dev/null --wrap 'sleep 600'")
+    slurmd = cluster.works("n1", "pgrep -x slurmd")
+    cluster.describe(group("compute", "n1", "n2"))
+    done = cluster.create(head=f"{CONTROLLER} --only validation", n1=WORKER, n2=WORKER)
+    assert (done["head"]["slurm_conf"], done["head"]["slurmctld"]) == ("changed", "changed")
+    assert done["n1"] == {**dict.fromkeys(done["n1"], "unchanged"), "hosts": "changed"}
+    assert cluster.works("n1", "pgrep -x slurmd") == slurmd
+    look = "cat /run/slurm/conf/*.conf; scontrol show config"
+    for name in ("n1", "n2"):
+        text = cluster.works(name, look)
+        assert "NodeName=n[1-2] " in text
+        assert re.search(r"^DebugFlags += Power$", text, re.MULTILINE)
+    assert own.read_text().endswith("# mine\nDebugFlags=Power\n")
+    assert "users' jobs run" in cluster.log("head", "validation")
+    out = cluster.works("head", f"squeue -h -j {job.strip()} -o '%T %N'; srun -w n2 hostname")
+    assert out == "RUNNING n1\nn2\n"
+    assert set(cluster.create(head=CONTROLLER)["head"].values()) == {"unchanged"}
+
+
+@slow
+def test_a_slurmctld_that_comes_late_is_waited_for(cluster: SmallCluster) -> None:
+    cluster.create(head=only("hosts", "users", "mounts", "munge"))
+    early = cluster.start("n1", WORKER)
+    cluster.wait_until_applying("n1", "slurmd")
+    cluster.create(head=CONTROLLER)
+    out = early.communicate()[0]
+    assert early.returncode == 0, out
+    assert cluster.works("head", "srun -w n1 hostname") == "n1\n"
+
+
+@slow
+@pytest.mark.parametrize("step", ["slurm_conf", "slurmctld"])
+def test_killed_in_the_middle_a_second_run_repairs(cluster: SmallCluster, step: str) -> None:
+    begun = cluster.start("head", CONTROLLER)
+    cluster.wait_until_applying("head", step)
+    # The runner and its step at once, as a power loss would; daemons that run already go on.
+    cluster.works("head", "pkill -KILL -f 'steps/[a-z_]*[.]sh|[-]m muster'; true")
+    begun.communicate()
+    assert begun.returncode != 0
+    done = cluster.create(head=CONTROLLER, n1=WORKER)
+    assert done["head"][step] == "changed"
+    assert cluster.works("head", "srun -w n1 hostname") == "n1\n"
+    assert set(cluster.create(head=CONTROLLER)["head"].values()) == {"unchanged"}
+
+
+@slow
 def test_a_full_disk_is_one_line_and_room_repairs(cluster: SmallCluster) -> None:
     full = "mkdir -p /etc/slurm; mount -t tmpfs -o size=4k full /etc/slurm; "
     rc, out = cluster.run("head", full + CONTROLLER)
@@ -89,6 +144,46 @@ def test_what_slurm_refuses_stops_no_controller_that_runs(cluster: SmallCluster)
     assert cluster.works("head", "pgrep -x slurmctld; scontrol ping").startswith(pid)
     own.write_text(good)
     assert set(cluster.create(head=CONTROLLER)["head"].values()) == {"unchanged"}
+
+
+@slow
+def test_a_node_that_has_less_than_the_description_says(cluster: SmallCluster) -> None:
+    cluster.describe(group("compute", "n1", memory_mib=9_000_000))
+    cluster.create(head=CONTROLLER)
+    rc, out = cluster.run("n1", WORKER)
+    assert rc == 65
+    assert (
+        "slurmctld does not take n1, since it has less than cluster.yaml says: Low RealM"
+        in (out.splitlines()[-1])
+    )
+
+
+@slow
+def test_a_slurm_conf_on_a_node_would_be_read_in_place_of_the_heads(
+    cluster: SmallCluster,
+) -> None:
+    rc, out = cluster.run(
+        "n1", f"mkdir -p /etc/slurm; echo >/etc/slurm/slurm.conf; {only('slurmd')}"
+    )
+    assert rc == 65
+    assert "/etc/slurm/slurm.conf would be read here in place of the head's" in out
+
+
+@slow
+def test_the_last_job_names_the_node_that_fails(cluster: SmallCluster) -> None:
+    last = only("validation")
+    cluster.create(head=CONTROLLER, n1=WORKER)
+    rc, out = cluster.run("head", last, MUSTER_NODES_WAIT_S="1")
+    assert rc == 75
+    assert re.search(r"there are not 2 nodes in service: n2 is \S+", out.splitlines()[-1])
+    cluster.create(n2=WORKER)
+    cluster.works("n2", "mount -o remount,bind,ro /mnt")
+    rc, out = cluster.run("head", last)
+    assert rc == 1
+    assert "the job failed, and alone too: n2: cannot write /mnt" in out.splitlines()[-1]
+    assert "n1" not in out.splitlines()[-1]
+    cluster.works("n2", "mount -o remount,bind,rw /mnt")
+    assert cluster.create(head=last)["head"]["validation"] == "changed"
 
 
 @slow
