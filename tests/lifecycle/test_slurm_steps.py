@@ -187,6 +187,15 @@ def test_the_last_job_names_the_node_that_fails(cluster: SmallCluster) -> None:
 
 
 @slow
+def test_a_login_node_submits_and_runs_nothing(cluster: SmallCluster) -> None:
+    cluster.describe(group("login", "n2"), group("compute", "n1"))
+    done = cluster.create(head=CONTROLLER, n1=WORKER, n2=CREATE)
+    assert done["n2"]["slurm_conf"] == "changed"
+    assert not {"slurmd", "slurmctld", "validation"} & set(done["n2"])
+    assert cluster.works("n2", "srun hostname; pgrep -x slurmd || echo none") == "n1\nnone\n"
+
+
+@slow
 def test_a_platform_has_the_rest_of_slurm_conf(cluster: SmallCluster) -> None:
     cluster.describe(platform="hyperpod")
     begun = cluster.start("head", only("users", "mounts", "slurm_conf"))
