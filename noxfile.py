@@ -80,7 +80,7 @@ def health(session: nox.Session) -> None:
 
 @nox.session
 def lifecycle(session: nox.Session) -> None:
-    """Set up accounting with a real MariaDB and slurmdbd on a machine made for it: minutes."""
+    """Create whole clusters from nothing by the real scripts, accounting included: minutes."""
     CPU.run(session, "-m", "pytest", "-m", "slow", "tests/lifecycle", *session.posargs)
 
 

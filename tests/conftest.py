@@ -18,7 +18,7 @@ IN_CI = os.environ.get("CI") == "true"
 ROOT = Path(__file__).resolve().parents[1]
 NEED_A_CLUSTER = (
     *("tests/cluster/", "tests/multinode/", "tests/containers/"),
-    "tests/docs/test_commands.py",
+    *("tests/docs/test_commands.py", "tests/lifecycle/test_created_"),
 )
 
 

@@ -17,9 +17,11 @@ main() {
     replace | reboot | off | on) ;;
     *) bmc::refuse "unknown verb '$1'" ;;
   esac
-  [[ $2 =~ ^n[0-9]+$ && -d $CLUSTER/nodes/$2 ]] || bmc::refuse "no node '$2'"
+  local node
+  node=$(basename "$(readlink -f "$CLUSTER/nodes/$2")") # Slurm's name of it may be another one
+  [[ $2 != */* && $node =~ ^n[0-9]+$ && -d $CLUSTER/nodes/$node ]] || bmc::refuse "no node '$2'"
   # shellcheck disable=SC2016 # expands in the inner shell, which may wait for a reader
-  timeout 5 bash -c 'echo "$1 $2" >"$3"' _ "$1" "$2" "$CLUSTER/bmc"
+  timeout 5 bash -c 'echo "$1 $2" >"$3"' _ "$1" "$node" "$CLUSTER/bmc"
   echo "accepted: $1 $2"
 }
 

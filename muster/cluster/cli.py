@@ -39,10 +39,18 @@ def _add_verbs(verbs: Any) -> None:
         "--prolog", action="store_true", help="check nodes in Slurm's prolog and epilog"
     )
     up.add_argument("--out-of-service", action="append", default=[], metavar="NODE")
+    up.add_argument(
+        "--created",
+        action="store_true",
+        help="machines with roots of their own, made nodes by lifecycle/ (root only)",
+    )
+    up.add_argument("--fresh", action="store_true", help="with --created: on empty disks")
     up.add_argument("--owner-pid", type=int, help="end the cluster when this process ends")
     up.add_argument("--timeout-s", type=float, default=UP_TIMEOUT_S)
     down = _verb(verbs, "down", _down, "end it and remove its files")
     down.add_argument("--keep-logs", action="store_true")
+    create = _verb(verbs, "create", _create, "run lifecycle/on_create.sh on created machines")
+    create.add_argument("machines", nargs="*", metavar="NODE", help="default: all, and the head n0")
     status = _verb(verbs, "status", _status, "one line per node; exit code 1 when it is down")
     status.add_argument("--json", action="store_true")
     exec_ = _verb(verbs, "exec", _exec, "run a command on the head or on a node")
@@ -78,10 +86,13 @@ def _up(args: argparse.Namespace) -> int:
         settings=tuple(setting(text) for text in args.settings),
         prolog=args.prolog,
         out_of_service=tuple(args.out_of_service),
+        created=args.created,
     )
+    if args.fresh and not args.created:
+        raise UsageError("--fresh", "goes with --created", "muster cluster up --created --fresh")
     began = time.monotonic()
     cluster = LocalCluster(args.name, shape)
-    if cluster.up(args.owner_pid, args.timeout_s):
+    if cluster.up(args.owner_pid, args.timeout_s, fresh=args.fresh):
         took = time.monotonic() - began
         counts = collections.Counter(cluster.states().values())
         nodes = ", ".join(f"{count} {state}" for state, count in counts.items())
@@ -95,6 +106,18 @@ def _down(args: argparse.Namespace) -> int:
     was_up = LocalCluster(args.name).down(keep_logs=args.keep_logs)
     print(f"cluster '{args.name}' is down" if was_up else f"cluster '{args.name}' was not up")
     return 0
+
+
+def _create(args: argparse.Namespace) -> int:
+    from muster.cluster.created import creation  # noqa: PLC0415 - most clusters do without
+
+    cluster = LocalCluster(args.name)
+    shape = cluster.created_shape()
+    names = [shape.check_node(name) for name in args.machines] or shape.machines
+    done = creation.create(cluster, names)
+    for name, created in done.items():
+        print(f"{name}: {created.last}")
+    return max(created.rc for created in done.values())
 
 
 def _status(args: argparse.Namespace) -> int:

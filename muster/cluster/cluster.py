@@ -8,6 +8,7 @@ import pwd
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -44,6 +45,9 @@ VERBS = {
     "show": "show",
 }
 """What one can do to a node, and the request of `machine.sh` that does it."""
+
+NOT_ON_MACHINES = ("slurmd-kill", "slurmd-start")
+"""Machines with a root of their own run their daemons as theirs."""
 
 HEAD_VERBS = (
     *("slurmctld-stop", "slurmctld-start", "disk-fill", "disk-free"),
@@ -85,12 +89,21 @@ class LocalCluster:
         self.shape = shape or Shape()
         self.name = name
 
-    def up(self, owner_pid: Optional[int] = None, timeout_s: float = UP_TIMEOUT_S) -> bool:
+    def up(
+        self,
+        owner_pid: Optional[int] = None,
+        timeout_s: float = UP_TIMEOUT_S,
+        *,
+        hold: bool = False,
+        fresh: bool = False,
+    ) -> bool:
         """Bring it up until all nodes are idle. False: it was up already, in the same shape.
 
         Args:
             owner_pid: the cluster ends when this process ends; None: it stays until `down`.
-            timeout_s: longest wait for the nodes.
+            timeout_s: longest wait for the nodes; of created ones, for their machines.
+            hold: of a created cluster: return when the machines run, and make no node of any.
+            fresh: of a created cluster: on empty disks, though there are some from the last time.
 
         Raises:
             UsageError: it is up in another shape, or there is no process `owner_pid`.
@@ -105,8 +118,60 @@ class LocalCluster:
             if self._is_up():
                 return False
             self.folder.remove(keep_logs=False)
-            self._start(owner_pid, timeout_s)
+            machines = self._machines(hold=hold, fresh=fresh) if self.shape.created else None
+            self._start(owner_pid, timeout_s, machines)
+        if machines is not None and not hold:
+            from muster.cluster.created import creation  # noqa: PLC0415
+
+            creation.finish(self)
+            if machines["disks"] is None and not fresh:
+                self.save_disks()
         return True
+
+    def _machines(self, *, hold: bool, fresh: bool) -> dict[str, Any]:
+        """What created machines are made of; images and packages are fetched if they are missing.
+
+        Raises:
+            UnavailableError: they cannot be had, or we are not root.
+        """
+        from muster.cluster.created import bundle, image  # noqa: PLC0415 - most do without
+
+        if os.getuid() != 0:
+            what = "machines with roots of their own need root"
+            raise UnavailableError("muster cluster up --created", what, "sudo -E muster cluster up")
+        place = image.place(CHECKOUT)
+        base = image.ensure_base(place, accounting=self.shape.accounting)
+        disks = image.disks(place, base, CHECKOUT, self.shape)
+        from_disks = disks.is_dir() and not hold and not fresh
+        return {
+            "base": str(base),
+            "bundle": str(bundle.make(CHECKOUT, place)),
+            "disks": str(disks) if from_disks else None,
+            "hold": hold,
+        }
+
+    def save_disks(self) -> None:
+        """Keep the disks of a created cluster: the next `up` in this shape starts from them.
+
+        All machines are switched off for it, and on again.
+
+        Raises:
+            UsageError: it is not created by lifecycle/.
+            UnavailableError: there is no room.
+        """
+        from muster.cluster.created import creation, image  # noqa: PLC0415
+
+        if not self.shape.created:
+            fix = "muster cluster up --created"
+            raise UsageError(f"cluster {self.name!r}", "its nodes have no disks to keep", fix)
+        place = image.place(CHECKOUT)
+        base = image.ensure_base(place, accounting=self.shape.accounting)
+        target = image.disks(place, base, CHECKOUT, self.shape)
+        for name in reversed(self.shape.machines):
+            self.node("kill", name)
+        image.save(self.seen_from_here(self.folder.path), self.shape, target)
+        self._on_all("start")
+        creation.finish(self)
 
     def down(self, *, keep_logs: bool = False) -> bool:
         """End it, remove its files. False: it was not up; dead files are removed all the same."""
@@ -178,6 +243,9 @@ class LocalCluster:
             raise UsageError(f"node verb {verb!r}", "unknown", fix)
         shape = self._up_shape()
         shape.check_node(name)
+        if shape.created and verb in NOT_ON_MACHINES:
+            fix = f"muster cluster exec --node {name} -- CMD"
+            raise UsageError(f"node {verb}", "not on a created cluster", fix)
         if silent and verb != "kill":
             raise UsageError(f"node {verb}", "--silent goes with kill only", "leave it out")
         request = "silent-off" if silent else VERBS[verb]
@@ -209,6 +277,9 @@ class LocalCluster:
             fix = f"use one of {', '.join(HEAD_VERBS)}.{did_you_mean(verb, HEAD_VERBS)}"
             raise UsageError(f"head verb {verb!r}", "unknown", fix)
         shape = self._up_shape()
+        if shape.created and not verb.startswith("disk-f"):
+            fix = "muster cluster exec -- CMD"
+            raise UsageError(f"head {verb}", "not on a created cluster", fix)
         if (node is not None) != verb.startswith("name-"):
             fix = "muster cluster head name-forget n2"
             raise UsageError(f"head {verb}", "a node goes with name-forget and name-recall", fix)
@@ -260,7 +331,8 @@ class LocalCluster:
         answers = dict(line.split("|", 1) for line in done.out.splitlines() if "|" in line)
         shape = Shape.from_json(state["shape"])
         nodes = tuple(
-            self._node_status(shape, n, answers.get(n, "no answer|")) for n in shape.names
+            self._node_status(shape, n, answers.get(shape.slurm_name(n), "no answer|"))
+            for n in shape.names
         )
         return Status(self.name, "up", str(self.folder.path), nodes)
 
@@ -293,6 +365,19 @@ class LocalCluster:
             )
         return Shape.from_json(state["shape"])
 
+    def created_shape(self) -> Shape:
+        """The shape it is up in; it is one that lifecycle/ created.
+
+        Raises:
+            UnavailableError: it is not up.
+            UsageError: lifecycle/ has nothing to do with it.
+        """
+        shape = self._up_shape()
+        if not shape.created:
+            fix = f"muster cluster up --created --name {self.name}"
+            raise UsageError(f"cluster {self.name!r}", "is not a created one", fix)
+        return shape
+
     def _is_up(self) -> bool:
         """With the lock held: is it up as we want it? Waits for one whose caller has died."""
         if os.path.lexists(self.folder.path):
@@ -309,7 +394,14 @@ class LocalCluster:
             )
         return True
 
-    def _start(self, owner_pid: Optional[int], timeout_s: float) -> None:
+    def _on_all(self, verb: str) -> None:
+        """Do something to every machine at the same time."""
+        with ThreadPoolExecutor(len(self.shape.machines)) as pool:
+            list(pool.map(lambda name: self.node(verb, name), self.shape.machines))
+
+    def _start(
+        self, owner_pid: Optional[int], timeout_s: float, machines: Optional[dict[str, Any]]
+    ) -> None:
         """Start the keeper, hear from it, and hand the cluster over to it."""
         order = {
             "home": str(self.folder.home),
@@ -320,6 +412,7 @@ class LocalCluster:
             "timeout_s": timeout_s,
             "python": sys.executable,
             "checkout": str(CHECKOUT),
+            "machines": machines,
         }
         code = _RUN_MODULE.format(root=str(CHECKOUT), module="keeper")
         ours, theirs = socket.socketpair()

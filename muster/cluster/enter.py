@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import pwd
+import shlex
 import signal
 import sys
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, Optional
 
 from muster.cluster.files import Owner
 from muster.cluster.keeper import namespace_pids
+from muster.cluster.shape import CONTROLLER
 from muster.errors import TemporaryError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ FORWARDED = (
     signal.SIGCONT,
     signal.SIGWINCH,
 )
+MACHINE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 FROM_KERNEL = 0x80
 """si_code of a signal that the terminal sent to the whole process group: the child has it too."""
 
@@ -47,6 +50,7 @@ class Order:
     node: Optional[str] = None
     user: Optional[str] = None
     machine: bool = False
+    env: Optional[Mapping[str, str]] = None  # None: ours, with the cluster's Slurm and programs
 
 
 def run(folder: Folder, order: Order) -> int:
@@ -59,16 +63,19 @@ def run(folder: Folder, order: Order) -> int:
         TemporaryError: the node is switched off.
         UsageError: no such user, or not allowed to become it.
     """
-    init = folder.state().get("init")
+    state = folder.state()
+    init = state.get("init")
     if not isinstance(init, int):
         raise UnavailableError(
             f"cluster {folder.name!r}", "is not up", f"muster cluster up --name {folder.name}"
         )
+    if state["shape"].get("created") and not order.machine:
+        order = on_machine(order)
+    env = environment(folder, os.environ) if order.env is None else dict(order.env)
     me = Owner(pwd.getpwuid(os.getuid()).pw_name, os.getuid(), os.getgid())
     target = init if order.node is None else node_init(folder, init, order.node)
     account = None if order.user in (None, me.name) else _account(order.user, me)
     argv = list(order.argv) if order.machine else [*me.prefix, *order.argv]
-    env = environment(folder, os.environ)
     if account is not None:
         env.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name)
     cwd = Path.cwd()
@@ -79,6 +86,16 @@ def run(folder: Folder, order: Order) -> int:
     if child == 0:
         _become(argv, env, cwd, account)
     return _wait(child)
+
+
+def on_machine(order: Order) -> Order:
+    """The same on a machine with a root of its own: its users, and nothing of our environment."""
+    argv = (
+        order.argv if order.user is None else ("su", "-", order.user, "-c", shlex.join(order.argv))
+    )
+    env = {"PATH": MACHINE_PATH, "HOME": "/root", "LC_ALL": "C.UTF-8"}
+    env.update({name: os.environ[name] for name in ("TERM",) if name in os.environ})
+    return Order(argv, node=order.node or CONTROLLER, env=env)
 
 
 def environment(folder: Folder, ours: Mapping[str, str]) -> dict[str, str]:

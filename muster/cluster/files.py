@@ -222,6 +222,7 @@ def world_env(shape: Shape, owner: Owner) -> str:
             f"FIRST_ADDRESS={shape.address('n1').rpartition('.')[2]}",
             f"GPUS={shape.gpus}",
             f"BOOT_S={shape.boot_s:g}",
+            "CREATED=",
             "",
         ]
     )

@@ -72,8 +72,7 @@ class Keeper:
                 return
 
     def _start(self) -> subprocess.Popen[bytes]:
-        order = self.order
-        files.write(self.folder.path, self.shape, self.owner, order["python"], order["checkout"])
+        self._write_files()
         unshare = ["unshare", "-m", "-n", "-u", "-p", "--fork", "--kill-child", "--mount-proc"]
         if self.owner.uid != 0:
             unshare[1:1] = ["-U", "-r"]
@@ -89,6 +88,15 @@ class Keeper:
                 start_new_session=True,
             )
         return self.world
+
+    def _write_files(self) -> None:
+        order, path = self.order, self.folder.path
+        if self.shape.created:
+            from muster.cluster.created.files import write  # noqa: PLC0415 - most clusters do without
+
+            write(path, self.shape, order["machines"])
+        else:
+            files.write(path, self.shape, self.owner, order["python"], order["checkout"])
 
     def _watch(self, listener: socket.socket, world: subprocess.Popen[bytes]) -> None:
         """Return when the cluster has to end."""

@@ -95,8 +95,12 @@ machine::off() {
 # Another machine under the same name: empty disk, other GPUs, healthy ones.
 machine::replace() {
   machine::off "$1"
-  umount "$CLUSTER/disks/$1" 2>/dev/null || true
-  rm -f "$CLUSTER/nodes/$1/gpus"
+  # Lazily: what a process that has just died had mounted may be a moment behind.
+  umount --lazy "$CLUSTER/disks/$1" 2>/dev/null || true
+  rm -f "$CLUSTER/nodes/$1/"{gpus,from_image}
+  # A cloud's list of machines says that it is another one.
+  [[ ! -d $CLUSTER/config ]] ||
+    sed -i -E "s/\"i-local-$1(-[0-9]+)?\"/\"i-local-$1-$RANDOM\"/" "$CLUSTER/config/resource_config.json"
   machine::on "$1"
 }
 

@@ -10,6 +10,8 @@ from typing import Any
 from muster.errors import UsageError
 
 HEAD = "head"
+CONTROLLER = "n0"
+"""The machine of the head, where every machine has a root of its own."""
 SUBNET = "10.77.0"
 MAX_NODES = 64
 MAX_GPUS = 16
@@ -31,6 +33,8 @@ class Shape:
         settings: extra or replacing slurm.conf keys.
         prolog: Slurm checks a node with muster's prolog and epilog before and after every job.
         out_of_service: nodes that an administrator drained before anybody came.
+        created: machines with roots of their own, made nodes by lifecycle/.
+        accounting: of a created cluster: MariaDB and slurmdbd run on its head.
     """
 
     nodes: int = 8
@@ -40,6 +44,8 @@ class Shape:
     settings: tuple[tuple[str, str], ...] = ()
     prolog: bool = False
     out_of_service: tuple[str, ...] = ()
+    created: bool = False
+    accounting: bool = False
 
     def __post_init__(self) -> None:
         _within("--nodes", self.nodes, 1, MAX_NODES)
@@ -48,11 +54,25 @@ class Shape:
         _within("--boot-s", self.boot_s, 0, 600)
         for name in self.out_of_service:
             self.check_node(name)
+        if self.created and (self.prolog or self.out_of_service):
+            what = "goes with clusters that are not created"
+            raise UsageError("--prolog or --out-of-service", what, "leave one of both out")
+        if self.accounting and not self.created:
+            raise UsageError("--accounting", "goes with --created", "add it, or leave it out")
 
     @property
     def names(self) -> tuple[str, ...]:
         """Host names of the compute nodes."""
         return tuple(f"n{i}" for i in range(1, self.nodes + 1))
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """What can be switched on and off: the nodes, and the head if it is a machine."""
+        return (CONTROLLER, *self.names) if self.created else self.names
+
+    def slurm_name(self, name: str) -> str:
+        """What Slurm calls a machine: on a cloud, by its address."""
+        return f"ip-{self.address(name).replace('.', '-')}" if self.created else name
 
     def address(self, name: str) -> str:
         """Address of a compute node."""
@@ -64,7 +84,7 @@ class Shape:
         Raises:
             UsageError: there is none.
         """
-        if name not in self.names:
+        if name not in self.machines:
             raise UsageError(
                 f"node {name!r}",
                 "no such node in this cluster",

@@ -32,6 +32,7 @@ world::etc() {
 # A disk of all nodes that may be filled without harm to this machine's own. Nodes inherit the mount.
 world::shared_disk() {
   mount -t tmpfs -o mode=1777,size=256m shared "$CLUSTER/shared"
+  [[ -z ${IMAGE:-} ]] || cp -a "$IMAGE/shared/." "$CLUSTER/shared"
 }
 
 # Slurm wants character devices. Each has its own minor number: were they alike, denying one to a
@@ -118,13 +119,17 @@ world::run_on_node() {
 main() {
   export PATH=$PATH:/usr/sbin:/sbin SLURM_CONF=$CLUSTER/etc/slurm.conf
   world::network
-  world::etc
   world::shared_disk
   world::gpu_devices
-  world::daemons
+  if [[ -z $CREATED ]]; then
+    world::etc
+    world::daemons
+  fi
   world::boot_all
-  world::wait_reported
-  world::out_of_service
+  if [[ -z $CREATED ]]; then
+    world::wait_reported
+    world::out_of_service
+  fi
   : >"$CLUSTER/ready"
   world::serve
 }

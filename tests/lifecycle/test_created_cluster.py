@@ -1,0 +1,143 @@
+"""A cluster made by the real scripts on machines with empty disks: it works, and it stays as it is.
+
+A head and two nodes; a minute or two: `nox -s lifecycle`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from muster.cluster import LocalCluster, Shape
+from muster.cluster.created import creation
+from muster.cluster.created.description import CLOUD
+from muster.errors import UsageError
+from tests.harness.fixtures import slurm_here
+from tests.harness.local_cloud import (
+    all_idle,
+    all_unchanged,
+    job,
+    script,
+    steps,
+    until,
+    uploaded,
+)
+
+__all__ = ["slurm_here"]
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo ./run tests"),
+    pytest.mark.slow,
+]
+SMALL = Shape(nodes=2, created=True, boot_s=0)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(SMALL, id="small")],
+)
+def cluster(request: pytest.FixtureRequest, slurm_here: None) -> Iterator[LocalCluster]:
+    """Created from nothing. Leave it as you found it."""
+    one = LocalCluster(f"l{os.getpid()}", request.param)
+    try:
+        one.up(owner_pid=os.getpid(), fresh=True)
+        yield one
+    finally:
+        one.down()
+
+
+def create(cluster: LocalCluster) -> dict[str, creation.Created]:
+    return creation.create(cluster, cluster.shape.machines)
+
+
+def assert_created(done: dict[str, creation.Created]) -> None:
+    assert {name: one.out for name, one in done.items() if one.rc != 0} == {}
+
+
+@contextmanager
+def described(cluster: LocalCluster, **changes: Any) -> Iterator[None]:
+    """The uploaded cluster.yaml with other values for a while."""
+    path = uploaded(cluster)
+    before = path.read_text()
+    path.write_text(json.dumps({**json.loads(before), **changes}))
+    try:
+        yield
+    finally:
+        path.write_text(before)
+
+
+def test_a_job_runs_on_two_nodes_and_on_all(cluster: LocalCluster) -> None:
+    names = [cluster.shape.slurm_name(name) for name in cluster.shape.names]
+    assert len(set(job(cluster, 2))) == 2
+    assert job(cluster, len(names), user="ben") == sorted(names)
+
+
+def test_the_same_cluster_starts_again_from_its_disks(cluster: LocalCluster) -> None:
+    cluster.save_disks()
+    again = LocalCluster(f"{cluster.name}-d", cluster.shape)
+    try:
+        again.up(owner_pid=os.getpid())
+        assert "\nIMAGE=/" in (again.folder.path / "etc" / "world.env").read_text()
+        assert len(set(job(again, 2))) == 2
+        done = create(again)
+        assert [one.out for one in done.values() if not all_unchanged(one)] == []
+    finally:
+        again.down()
+    assert len(set(job(cluster, 2))) == 2
+
+
+def test_a_changed_description_changes_what_it_says(cluster: LocalCluster) -> None:
+    found = json.loads(uploaded(cluster).read_text())
+    users = found["users"]
+    users["users"].append({"name": "cem", "uid": 2003, "group": "research"})
+    slurm = {**found["slurm"], "settings": {**found["slurm"]["settings"], "MinJobAge": "123"}}
+    try:
+        with described(cluster, users=users, slurm=slurm):
+            done = create(cluster)
+            assert_created(done)
+            changed = {name for name, state in steps(done["n1"]).items() if state == "changed"}
+            assert "users" in changed
+            assert not changed & {"hosts", "limits", "packages", "scratch"}
+            assert "MinJobAge               = 123 sec" in script(
+                cluster, "n0", "scontrol show config"
+            )
+            assert len(set(job(cluster, 2, user="cem"))) == 2
+            assert [one.out for one in create(cluster).values() if not all_unchanged(one)] == []
+    finally:
+        assert_created(create(cluster))
+    assert "= 123 sec" not in script(cluster, "n0", "scontrol show config | grep MinJobAge")
+
+
+def test_a_node_that_was_replaced_is_created_on_its_empty_disk(cluster: LocalCluster) -> None:
+    config = cluster.folder.path / "config" / "resource_config.json"
+    before = config.read_text()
+    places = "/etc /usr/local /var /home /root /opt"
+    script(cluster, "n2", f"for at in {places}; do touch $at/of-the-old-one; done")
+    log = cluster.folder.logs / "create-n2.log"
+    log.unlink()
+    # As muster watch does it on the head: by the site's own command, with Slurm's name of the node.
+    name = cluster.shape.slurm_name("n2")
+    assert f"'{CLOUD}/bin/bmc', 'replace'".replace(" ", "") in script(
+        cluster, "n0", "grep replace_command /etc/muster/site.yaml"
+    ).replace(" ", "")
+    (cluster.folder.path / "nodes" / "n2" / "created").unlink()
+    script(cluster, "n0", f"{CLOUD}/bin/bmc replace {name}")
+    until(lambda: creation.exit_code(cluster, "n2") is not None, "n2 is created again")
+    assert creation.exit_code(cluster, "n2") == 0, log.read_text()
+    assert script(cluster, "n2", f"find {places} -xdev -name of-the-old-one") == ""
+    assert " 0 changed" not in creation.last_line(cluster, "n2")
+    assert config.read_text() != before  # the platform's list has another machine
+    until(lambda: all_idle(cluster), "the new one is idle")
+    assert len(job(cluster, len(cluster.shape.names))) == len(cluster.shape.names)
+
+
+def test_what_a_created_cluster_cannot_do_is_said(cluster: LocalCluster) -> None:
+    for verb in ("slurmd-kill", "slurmd-start"):
+        with pytest.raises(UsageError, match="not on a created cluster"):
+            cluster.node(verb, "n1")
+    with pytest.raises(UsageError, match="not on a created cluster"):
+        cluster.head("slurmctld-stop")
