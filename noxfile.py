@@ -54,7 +54,7 @@ def frameworks(session: nox.Session) -> None:
     """Train the recipes whose libraries need an environment of their own: minutes to install."""
     for name in sorted(alone()):
         own = sorted(ROOT.glob(f"tests/recipes/test_{name}*.py"))
-        each = ("every_recipe_runs", "framework_equality")
+        each = ("every_recipe_runs", "framework_equality", "defects", "change_at_restart")
         files = [*(f"tests/recipes/test_{test}.py" for test in each), *map(str, own)]
         Environment(name).run(session, "-m", "pytest", *files, *session.posargs)
 

@@ -50,8 +50,9 @@ class Train:
 
 @dataclass(frozen=True)
 class Optim:
-    """AdamW, and a learning rate that warms up linearly and falls as a cosine."""
+    """How weights follow gradients; the rate warms up linearly and falls as a cosine."""
 
+    kind: str  # adamw | radam | sgd
     lr: float
     min_lr_ratio: float
     warmup_steps: int
@@ -155,6 +156,7 @@ def validate(config: Config) -> None:
         what = f"{train.seq_len} is more than model.max_seq_len {model.max_seq_len}"
         raise bad("train.seq_len", what, "lower it")
     one_of("train.precision", train.precision, ("auto", "bf16", "fp32"))
+    one_of("optim.kind", config.optim.kind, ("adamw", "radam", "sgd"))
     one_of("checkpoint.mode", config.checkpoint.mode, ("sync", "thread", "process"))
     one_of("train.recompute", train.recompute, ("none", "full", "selective"))
     if config.eval.every and not config.eval.samples:

@@ -110,7 +110,13 @@ def published_rows(name: str, num_rows: int, head_dim: int) -> Rows:
 
 @torch.no_grad()
 def fill(model: Named, shape: Model, source: Source) -> None:
-    """Set all weights; a rank asks for the rows that it owns, not for more."""
+    """Set all weights; a rank asks for the rows that it owns, not for more.
+
+    AutoModel has drawn its own, other ones on every rank: NaN first, so that one which nobody sets
+    shows in the first loss.
+    """
+    for parameter in model.model.parameters():
+        parameter.fill_(math.nan)
     names = published(shape)
     for name, parameter in model.named_parameters():
         first, local = _own_rows(parameter)

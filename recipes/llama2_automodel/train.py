@@ -51,6 +51,7 @@ from errors import Stop
 from hf_weights import Weights, open_weights
 from log import Logger
 from model import build, drawn, fill, flops_per_token, published_hash
+from optimizers import began_at, make_optimizer
 from options import flat
 from together import agreed, end_together, leave
 
@@ -68,13 +69,14 @@ def train(run: resume.Run, config: Config) -> None:
     saved = agreed(lambda: read_checkpoint(run, facts))
     batches = agreed(lambda: next_batches(run, config, saved))
     given = agreed(lambda: open_init(run, config))
-    run.note_settings(flat(config))
+    began = began_at(saved, config.optim.kind)
+    run.note_settings({**flat(config), "optim.began_at": began})
 
     quiet.after_imports()
     model = build(config, device, run.world_size)
-    optimizer = make_optimizer(config.optim, model)
+    optimizer = make_optimizer(config.optim, model.parameters())
     if run.resume is not None:
-        load(run.resume, model, optimizer, saved["step"], group)
+        load(run.resume, model, optimizer, saved["step"] - began, group)
     else:
         source = drawn(config.model, config.train.seed) if given is None else given.rows
         fill(model, config.model, source)
@@ -146,6 +148,7 @@ def train(run: resume.Run, config: Config) -> None:
         if leaving or last or step % config.checkpoint.every == 0:
             run.beat("save", step)
             state = {"step": step, "consumed": consumed, "loss": loss, "batches": batches.sizes}
+            state["optimizer"] = {"kind": config.optim.kind, "began_at": began}
             saver.save(step, {"run": facts, **state})
         if leaving and not last:
             break
@@ -229,24 +232,6 @@ def next_batches(run: resume.Run, config: Config, saved: dict[str, Any]) -> Batc
     """Batches of this size from here on; those before the checkpoint keep theirs."""
     size = config.train.global_batch
     return go_on(saved["batches"], run.batch(saved["step"]), size, run.skip)
-
-
-def make_optimizer(options: Optim, model: torch.nn.Module) -> torch.optim.Optimizer:
-    """AdamW; norms do not decay."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    norms = [p for p in model.parameters() if p.dim() == 1]
-    groups: list[dict[str, Any]] = [
-        {"params": matrices},
-        {"params": norms, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        groups,
-        lr=options.lr,
-        betas=(options.beta1, options.beta2),
-        eps=options.eps,
-        weight_decay=options.weight_decay,
-        fused=True,
-    )
 
 
 def learning_rate(options: Optim, step: int, num_steps: int) -> float:

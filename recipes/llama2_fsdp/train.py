@@ -49,6 +49,7 @@ from errors import Stop
 from hf_weights import Weights, open_weights
 from log import Logger
 from model import Llama, copy_weights, flops_per_token, init_weights
+from optimizers import began_at, make_optimizer
 from options import flat
 
 HERE = Path(__file__).resolve().parent
@@ -66,11 +67,12 @@ def train(run: resume.Run, config: Config) -> None:
     saved = agreed(lambda: read_checkpoint(run, facts))
     batches = agreed(lambda: next_batches(run, config, saved))
     given = agreed(lambda: open_init(run, config))
-    run.note_settings(flat(config))
+    began = began_at(saved, config.optim.kind)
+    run.note_settings({**flat(config), "optim.began_at": began})
 
     model, optimizer = build(config, device)
     if run.resume is not None:
-        load(run.resume, model, optimizer, saved["step"], group)
+        load(run.resume, model, optimizer, saved["step"] - began, group)
     elif given is not None:
         copy_weights(model, given.rows)
     else:
@@ -143,6 +145,7 @@ def train(run: resume.Run, config: Config) -> None:
         if leaving or last or step % config.checkpoint.every == 0:
             run.beat("save", step)
             state = {"step": step, "consumed": consumed, "loss": loss, "batches": batches.sizes}
+            state["optimizer"] = {"kind": config.optim.kind, "began_at": began}
             saver.save(step, {"run": facts, **state})
         if leaving and not last:
             break
@@ -285,22 +288,7 @@ def build(config: Config, device: torch.device) -> tuple[Llama, torch.optim.Opti
     model.to_empty(device=device)
     with torch.no_grad():
         model.reset_buffers()
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    norms = [p for p in model.parameters() if p.dim() == 1]
-    groups: list[dict[str, Any]] = [
-        {"params": matrices},
-        {"params": norms, "weight_decay": 0.0},
-    ]
-    options = config.optim
-    optimizer = torch.optim.AdamW(
-        groups,
-        lr=options.lr,
-        betas=(options.beta1, options.beta2),
-        eps=options.eps,
-        weight_decay=options.weight_decay,
-        fused=True,
-    )
-    return model, optimizer
+    return model, make_optimizer(config.optim, model.parameters())
 
 
 def learning_rate(options: Optim, step: int, num_steps: int) -> float:

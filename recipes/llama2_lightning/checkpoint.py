@@ -32,27 +32,22 @@ from torch.futures import Future as TorchFuture
 import resume
 from config import Checkpoint
 from errors import Stop
+from optimizers import state_of
 from resume.checkpoint import read_manifest
 
 State = dict[str, Any]
 
 
 def live_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> State:
-    """Flat names to the tensors that training changes: weights and AdamW's two moments.
+    """Flat names to the tensors that training changes: weights and the optimizer's state.
 
-    Plain names instead of nested framework state: what a checkpoint holds can be read off here.
-    AdamW's state is created where it is missing, zero as AdamW itself would.
+    Plain names instead of nested framework state: what a checkpoint holds can be read off its
+    index. The optimizer's state is created where it is missing, zero as torch itself would.
     """
     state: State = {}
     for name, parameter in model.named_parameters():
-        slots = optimizer.state[parameter]
-        if not slots:
-            slots["step"] = torch.zeros((), device=parameter.device)
-            slots["exp_avg"] = torch.zeros_like(parameter)
-            slots["exp_avg_sq"] = torch.zeros_like(parameter)
         state[f"model.{name}"] = parameter.detach()
-        state[f"adamw.exp_avg.{name}"] = slots["exp_avg"]
-        state[f"adamw.exp_avg_sq.{name}"] = slots["exp_avg_sq"]
+        state |= state_of(optimizer, name, parameter)
     return state
 
 
@@ -90,15 +85,21 @@ def load(
     path: Path,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
-    step: int,
+    num_updates: int,
     group: dist.ProcessGroup,
 ) -> None:
-    """Fill model and optimizer in place; the world size may differ from the one that saved."""
+    """Fill model and optimizer in place; the world size may differ from the one that saved.
+
+    `num_updates`: of this optimizer so far, one for each training step; 0: its state begins anew,
+    and only the weights are read.
+    """
     reader = FileSystemReader(path)
     state = live_state(model, optimizer)
+    if num_updates == 0:
+        state = {name: tensor for name, tensor in state.items() if name.startswith("model.")}
     state_dict_loader.load(state, storage_reader=reader, process_group=group)
     for slots in optimizer.state.values():
-        slots["step"].fill_(step)  # AdamW counts updates, one for each training step
+        slots["step"].fill_(num_updates)
 
 
 class Shards(FileSystem):

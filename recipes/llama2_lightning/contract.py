@@ -25,6 +25,7 @@ from hf_weights import Weights
 from log import Logger
 from model import copy_weights, flops_per_token, init_weights
 from module import Pass, Pretraining
+from optimizers import began_at
 from together import end_together
 
 
@@ -52,6 +53,7 @@ class Contract(pl.Callback):
         self.samples, self.batches = data
         self.facts, self.given, self.group = facts, given, group
         self.step, self.consumed, self.loss = saved["step"], saved["consumed"], saved["loss"]
+        self.began = began_at(saved, config.optim.kind)  # where the optimizer's state begins
         self.started = 0.0
         # Lightning's own handler talks to the other ranks from inside a signal: they would hang.
         self.on_sigterm = signal.getsignal(signal.SIGTERM)
@@ -61,7 +63,8 @@ class Contract(pl.Callback):
         """Set the weights: of the checkpoint that the supervisor has verified, given, or drawn."""
         module, optimizer = _ours(pl_module), trainer.optimizers[0]
         if self.run.resume is not None:
-            load(self.run.resume, module.model, optimizer, self.step, self.group)
+            num_updates = self.step - self.began
+            load(self.run.resume, module.model, optimizer, num_updates, self.group)
         elif self.given is not None:
             copy_weights(module.model, self.given.rows)
         else:
@@ -118,7 +121,8 @@ class Contract(pl.Callback):
         if leaving or last or self.step % config.checkpoint.every == 0:
             self.run.beat("save", self.step)
             counts = {"step": self.step, "consumed": self.consumed, "loss": self.loss}
-            state = {"run": self.facts, **counts, "batches": self.batches.sizes}
+            kind = {"kind": config.optim.kind, "began_at": self.began}
+            state = {"run": self.facts, **counts, "batches": self.batches.sizes, "optimizer": kind}
             self.saver.save(self.step, state)
         if leaving and not last:
             trainer.should_stop = True  # on all ranks, in the same training step

@@ -1,7 +1,7 @@
 """The model as Lightning wants it: how it is sharded, its loss, its optimizer, its clipping."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import lightning.pytorch as pl
 import torch
@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from config import Config
 from model import Llama
+from optimizers import make_optimizer
 
 
 class Pass(NamedTuple):
@@ -71,22 +72,8 @@ class Pretraining(pl.LightningModule):
 
     @override
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """AdamW; no weight decay on norms. Its learning rate is set by contract.py."""
-        matrices = [p for p in self.model.parameters() if p.dim() > 1]
-        norms = [p for p in self.model.parameters() if p.dim() == 1]
-        groups: list[dict[str, Any]] = [
-            {"params": matrices},
-            {"params": norms, "weight_decay": 0.0},
-        ]
-        options = self.config.optim
-        return torch.optim.AdamW(
-            groups,
-            lr=options.lr,
-            betas=(options.beta1, options.beta2),
-            eps=options.eps,
-            weight_decay=options.weight_decay,
-            fused=True,
-        )
+        """That of `optim.kind`. Its learning rate is set by contract.py."""
+        return make_optimizer(self.config.optim, self.model.parameters())
 
     def sample_losses(self, tokens: Tensor) -> Tensor:
         """Mean loss of each sample: (samples, seq_len + 1) tokens to (samples,), fp32."""

@@ -67,12 +67,12 @@ def train(run: resume.Run, config: Config) -> None:
     saved = agreed(lambda: read_checkpoint(run, facts))
     batches = agreed(lambda: next_batches(run, config, saved))
     given = agreed(lambda: open_init(run, config))
-    run.note_settings(flat(config))
 
     module = Pretraining(config)
     contract = Contract(
         run, config, (samples, batches), facts=facts, saved=saved, given=given, group=group
     )
+    run.note_settings({**flat(config), "optim.began_at": contract.began})
     quieten()
     trainer = pl.Trainer(
         accelerator=device.type,

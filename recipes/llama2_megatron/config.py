@@ -59,6 +59,7 @@ class Train:
 class Optim:
     """AdamW, and a learning rate that warms up linearly and falls as a cosine."""
 
+    kind: str  # adamw
     lr: float
     min_lr_ratio: float
     warmup_steps: int
@@ -195,6 +196,9 @@ def validate(config: Config) -> None:
     one_of("model.mlp", model.mlp, ("swiglu", "gelu"))
     one_of("train.precision", train.precision, ("auto", "bf16", "fp32"))
     one_of("train.recompute", train.recompute, ("none", "attention", "full"))
+    if config.optim.kind != "adamw":
+        what = f"Megatron-Core's distributed optimizer knows no '{config.optim.kind}', only AdamW"
+        raise bad("optim.kind", what, "use adamw, or the recipe llama2_fsdp, which has others")
     one_of("checkpoint.mode", config.checkpoint.mode, ("async", "sync"))
     formats = ("fully_reshardable", "dp_reshardable")
     one_of("checkpoint.format", config.checkpoint.format, formats)

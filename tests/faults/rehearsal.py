@@ -16,12 +16,10 @@ from tests.faults import judge, twin
 from tests.faults.fault import Fault, goes_on
 from tests.faults.judge import Left, Row
 from tests.faults.stage import Stage
-from tests.faults.twin import EVERY, RANKS, Twin
+from tests.faults.twin import EVERY, RANKS, START_S, Twin
 from tests.harness.nodes import back_to_service
 from tests.harness.training import Training, submit
 
-# A hang is to be found within the run; what hangs before it trains, too.
-PATIENCE = ("hang.floor_s=8", "hang.setup_s=60", "budget.storage_s=120")
 SHAPE = Shape(
     nodes=5,
     boot_s=0.2,
@@ -68,9 +66,9 @@ class Rehearsal:
         story = ""
         try:
             with stage.undo:
-                stage.run.wait_step(EVERY + 3)
+                stage.run.wait_step(EVERY + 3, timeout_s=30 + self.twin.start_s)
                 fault.strike(stage)
-                stage.run.wait_end(fault.limit_s)
+                stage.run.wait_end(fault.limit_s + 2 * (self.twin.start_s - START_S))
         except (MusterError, TimeoutError, LookupError, RuntimeError) as error:
             stage.problems.append(str(error).splitlines()[0])
             story = str(error)
@@ -98,7 +96,7 @@ class Rehearsal:
         if not copy.exists():
             twin.copy(self.twin, copy, fault, place / "fuse")
         run_dir = self.cluster.shared_disk / place.name if fault.own_disk else place / "run"
-        options, words = list(fault.options), [*PATIENCE, *fault.words]
+        options, words = list(fault.options), [*self.twin.patience, *fault.words]
         if ranks != RANKS:
             options.append(f"--nodes={ranks}")
             words.append(f"nodes={ranks}")

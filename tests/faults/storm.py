@@ -23,7 +23,7 @@ from muster.errors import MusterError
 from resume.report import write_report
 from tests.faults import judge, twin
 from tests.faults.fault import Fault, goes_on, recovers
-from tests.faults.rehearsal import PATIENCE, SHAPE, left
+from tests.faults.rehearsal import SHAPE, left
 from tests.faults.stage import Stage
 from tests.faults.twin import RANKS, Twin
 from tests.harness.training import Training, submit
@@ -71,13 +71,13 @@ class Storm:
         place = self.out / name
         nothing = Fault(lambda _: None, goes_on())
         copy = twin.copy(self.twin, place / "my copy", nothing, place / "fuse")
-        words = [*PATIENCE, *ENDLESS, "--", *self.twin.training(RANKS, self.steps)]
+        words = [*self.twin.patience, *ENDLESS, "--", *self.twin.training(RANKS, self.steps)]
         return submit(self.cluster, copy, *words, run_dir=place / "run")
 
     def _strike_until_over(self, run: Training) -> None:
         """One fault every `every_s`, whatever the run is doing just then."""
         dice = random.Random(self.seed)
-        run.wait_step(1)
+        run.wait_step(1, timeout_s=30 + self.twin.start_s)
         began = time.monotonic()
         number = 1
         while time.monotonic() - began < 60 * self.minutes:

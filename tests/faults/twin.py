@@ -12,13 +12,16 @@ import yaml
 
 from muster.recipe import load_recipe
 from tests.faults.fault import HERE, Fault
-from tests.sessions.environment import belongs_here
+from tests.sessions.environment import alone, belongs_here
 
 ROOT = HERE.parents[1]
 SABOTAGE = HERE / "sabotage"
 PLACES = (ROOT / "tests" / "data" / "recipes", ROOT / "recipes")
 RANKS, EVERY, BATCH = 2, 5, 12
 """Ranks of the undisturbed run; training steps between checkpoints; samples of a training step."""
+
+START_S = 60
+"""Longest silence before the first training step; limits in faults count on it."""
 
 _NOT_COPIED = shutil.ignore_patterns("runs", "data", "__pycache__")
 
@@ -37,18 +40,28 @@ class Twin:
         """Of the recipe."""
         return self.folder.name
 
+    @property
+    def start_s(self) -> int:
+        """Longest silence before the first training step: large libraries take long to import."""
+        return 240 if self.name in alone() else START_S
+
+    @property
+    def patience(self) -> list[str]:
+        """Words before "--": a hang is to be found within the run, also before it trains."""
+        return ["hang.floor_s=8", f"hang.setup_s={self.start_s}", "budget.storage_s=120"]
+
     def training(self, ranks: int, steps: int | None = None) -> list[str]:
         """Words after "--"."""
         facts = {"steps": steps or self.steps, "every": EVERY, "share": BATCH // ranks}
         return [word.format(**facts) for word in self.overrides]
 
 
-def discover() -> dict[str, Twin]:
-    """{name: twin} of all recipes that can be rehearsed in this environment."""
+def discover(*, anywhere: bool = False) -> dict[str, Twin]:
+    """{name: twin} of all recipes that can be rehearsed in this environment, or in any."""
     found = {}
     for path in sorted(path for place in PLACES for path in place.glob("*/recipe.yaml")):
         recipe = load_recipe(path.parent)
-        if recipe.rehearsal.overrides and belongs_here(recipe.name):
+        if recipe.rehearsal.overrides and (anywhere or belongs_here(recipe.name)):
             (training,) = [one for one in recipe.commands if one.done_by == "DONE"]
             python = "python" in training.run or "torchrun" in training.run
             found[recipe.name] = Twin(

@@ -18,9 +18,12 @@ from typing import Any
 
 import pytest
 
+from tests.harness import in_process
 from tests.sessions.environment import alone, belongs_here
 
 ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = sorted(path.parent for path in ROOT.glob("recipes/*/recipe.yaml"))
+RECIPES = [folder.name for folder in FOLDERS if belongs_here(folder.name)]
 # What is about libraries that are not in this environment: ./run frameworks.
 collect_ignore_glob = [f"test_{name}*.py" for name in sorted(alone()) if not belongs_here(name)]
 TIMEOUT_S = 600  # generous: CI machines are slow and shared
@@ -56,6 +59,12 @@ def megatron() -> Any:
 
 
 @pytest.fixture(scope="session")
+def lightning() -> Any:
+    pytest.importorskip("lightning.pytorch")
+    return load_recipe("llama2_lightning")
+
+
+@pytest.fixture(scope="session")
 def automodel() -> Any:
     return load_recipe("llama2_automodel")
 
@@ -63,6 +72,26 @@ def automodel() -> Any:
 @pytest.fixture(scope="session")
 def nemo() -> Any:
     return load_recipe("llama2_nemo")
+
+
+@pytest.fixture(scope="module", params=RECIPES)
+def program(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> in_process.Program:
+    """Each recipe whose libraries are in this environment, with prepared data."""
+    modules = request.getfixturevalue(request.param.removeprefix("llama2_"))
+    folder, place = ROOT / "recipes" / request.param, tmp_path_factory.mktemp(request.param)
+    command = [sys.executable, str(folder / "prepare.py"), "--out", str(place / "data")]
+    subprocess.run(command, check=True, timeout=TIMEOUT_S, capture_output=True)
+    return in_process.Program(modules, folder, place / "data", place)
+
+
+@pytest.fixture(scope="module")
+def whole(program: in_process.Program) -> in_process.Lines:
+    """The unbroken run of the recipe as it is."""
+    lines: in_process.Lines = program.train("whole")
+    assert sorted(lines) == ["1", "2", "3", "4"], lines
+    return lines
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
