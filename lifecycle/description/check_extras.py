@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Optional
 
 from lifecycle.description import model
 from lifecycle.description.model import Description
@@ -25,6 +26,12 @@ def check_extras(description: Description, where: str) -> None:
     for package in description.packages:
         if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]+(=[\w.+:~-]+)?", package):
             raise ConfigError(f"{where}: packages", f"'{package}' is no package", "packages: [jq]")
+    for file, checksum in description.checksums.items():
+        if not re.fullmatch(r"[0-9a-fA-F]{64}", checksum):
+            what = f"'{checksum}' is no sha256"
+            raise ConfigError(
+                f"{where}: checksums: {file}", what, f"give what sha256sum {file} says"
+            )
     for key in ("replace_command", "reboot_command"):
         words = getattr(description, key)
         if words and not any("{node}" in word for word in words):
@@ -38,6 +45,13 @@ def _check_containers(containers: model.Containers, where: str) -> None:
     for path in (containers.cache, containers.data):
         if path is not None:
             absolute(path, where)
+    for key in ("enroot_version", "pyxis_version"):
+        _check_version(getattr(containers, key), f"{where}: {key}")
+
+
+def _check_version(version: Optional[str], where: str) -> None:
+    if version is not None and not re.fullmatch(r"\d+(\.\d+){1,3}", version):
+        raise ConfigError(where, f"'{version}' is no version", "write it like '4.1.2'")
 
 
 def _check_monitoring(monitoring: model.Monitoring, where: str) -> None:
@@ -51,6 +65,7 @@ def _check_monitoring(monitoring: model.Monitoring, where: str) -> None:
 
 def _check_fabric(fabric: model.Fabric, where: str) -> None:
     one_of(fabric.kind, model.FABRICS, f"{where}: kind")
+    _check_version(fabric.efa_installer, f"{where}: efa_installer")
     for key, value in fabric.environment.items():
         if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", key) or "\n" in value:
             what = f"'{key}' is no variable of one line"

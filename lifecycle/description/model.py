@@ -156,6 +156,8 @@ class Containers:
     docker: bool = False
     cache: Optional[Path] = None  # of downloaded layers; None: in the scratch path
     data: Optional[Path] = None  # unpacked containers; None: in the scratch path
+    enroot_version: Optional[str] = None  # None: the one that is there, else one that muster knows
+    pyxis_version: Optional[str] = None  # likewise
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,7 @@ class Fabric:
 
     kind: str = "auto"  # what the node has; another value: it must have that
     environment: dict[str, str] = field(default_factory=dict)  # for jobs: NCCL_DEBUG: WARN
+    efa_installer: Optional[str] = None  # version to install; None: the machine has what it needs
 
 
 @dataclass(frozen=True)
@@ -236,5 +239,6 @@ class Description:
     health: Health = field(default_factory=Health)
     time_servers: list[str] = field(default_factory=list)  # empty: the machine's own stay
     packages: list[str] = field(default_factory=list)  # further ones, on every node
+    checksums: dict[str, str] = field(default_factory=dict)  # sha256 of files that are downloaded
     replace_command: list[str] = field(default_factory=list)  # "{node}" is filled in
     reboot_command: list[str] = field(default_factory=list)

@@ -55,6 +55,17 @@ packages::apt_update() {
   packages::apt update || step::fail 75 "the lists of packages cannot be fetched"
 }
 
+# packages::need PACKAGE WHY: installs one that not every distribution has.
+packages::need() {
+  packages::known "$1" || packages::apt_update
+  packages::known "$1" || step::fail 69 "no source of packages here has $1: $2"
+  packages::install "$1"
+}
+
+packages::known() {
+  apt-cache show --no-all-versions "$1" >/dev/null 2>&1
+}
+
 # apt can wait for dpkg's lock, but not for that of its lists; dpkg waits for none.
 packages::wait_for_locks() {
   local -r end=$((SECONDS + ${MUSTER_LOCK_WAIT_S:-300}))

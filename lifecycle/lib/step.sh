@@ -6,9 +6,9 @@
 # step::apply. Nothing that is right already is touched, and a file is replaced whole or not at all.
 set -euo pipefail
 
-for file in packages secret service slurm wait; do
+for file in "${BASH_SOURCE[0]%/*}"/*.sh; do
   # shellcheck source=/dev/null
-  source "${BASH_SOURCE[0]%/*}/$file.sh"
+  [[ $file -ef ${BASH_SOURCE[0]} ]] || source "$file"
 done
 
 readonly STEP_DIFFERS=10 # exit code of a check that found something to do

@@ -18,6 +18,13 @@ wait::port() { # host port
   timeout 5 bash -c ': <>"/dev/tcp/$1/$2"' _ "$1" "$2" 2>/dev/null
 }
 
+# wait::http HOST PORT PATH: whoever listens there answers with 200.
+wait::http() {
+  # shellcheck disable=SC2016 # expands inside
+  timeout 10 bash -c 'exec 3<>"/dev/tcp/$1/$2" && printf "GET %s HTTP/1.0\r\nHost: %s\r\n\r\n" "$3" "$1" >&3 &&
+    read -r line <&3 && [[ $line == "HTTP/"*" 200"* ]]' _ "$@" 2>/dev/null
+}
+
 main() {
   echo "this file is read by steps, not run" >&2
   exit 64

@@ -60,6 +60,8 @@ def variables(description: Description, node: Node) -> dict[str, Value]:
         NODES_NAME=[one.name for one in nodes],
         NODES_ROLE=[one.role for one in nodes],
         NODES_ADDRESS=[one.address or "" for one in nodes],
+        NODES_GROUP=[one.group for one in nodes],
+        NODES_GPUS=[str(one.hardware.gpus) if one.hardware else "" for one in nodes],
     )
     return found
 

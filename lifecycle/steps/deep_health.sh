@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the hardware of a compute node for minutes before it takes its first job, with muster check --when deep.
 #
-# needs: packages muster scratch mounts
+# needs: packages muster scratch mounts fabric
 # roles: compute
 # when: health.deep
 # limit_s: 11400

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Puts the prolog, epilog, health check and task prolog where slurm.conf names them, and the variables that every task gets.
 #
-# needs: packages mounts
+# needs: packages mounts auto_resume
 set -euo pipefail
 # shellcheck source=lifecycle/lib/step.sh
 source "$MUSTER_LIB/step.sh"

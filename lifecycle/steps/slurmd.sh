@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs slurmd on compute nodes that have all their GPUs, with the files of the head, and waits until slurmctld takes the node.
 #
-# needs: packages hosts munge users mounts scratch limits slurm_programs deep_health
+# needs: packages hosts munge users mounts scratch limits slurm_programs deep_health enroot pyxis fabric
 # roles: compute
 # when: platform=plain
 # limit_s: 1800

@@ -13,7 +13,9 @@ NAMES = (
     "health_check.sh",
     "task_prolog.sh",
     "prolog.d/muster_health.sh",
+    "prolog.d/muster_jobs.sh",
     "epilog.d/muster_health.sh",
+    "epilog.d/muster_jobs.sh",
 )
 """Below slurm/ here; what is called comes before what calls it."""
 _MODE = 0o755
