@@ -31,6 +31,7 @@ MAX_PATH_BYTES = 60
 """107 less '/local/slurmd/n64_4294967294.4294967294', the longest socket that Slurm makes below."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,19}")
+_HOME_TRIES = 100
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,22 @@ class Folder:
         Raises:
             CreateError: it is not a folder that only we can write.
         """
+        for _ in range(_HOME_TRIES):  # the last cluster of all may be taking it away just now
+            with contextlib.suppress(FileNotFoundError):
+                self._make_home()
+                return
+        raise _not_ours(self.home, "is made and taken away again and again")
+
+    def _make_home(self) -> None:
         try:
             self.home.mkdir(mode=0o711)
             self.home.chmod(0o711)  # passable: jobs of other users read slurm.conf below it
         except FileExistsError:
             pass
+        except FileNotFoundError:
+            if not self.home.parent.is_dir():
+                raise _not_ours(self.home, "No such file or directory") from None
+            raise
         except OSError as error:
             raise _not_ours(self.home, error.strerror or "cannot be made") from error
         check_ours(self.home)

@@ -60,14 +60,12 @@ class Campaign:
         def work(number: int) -> None:
             name = f"faults{os.getpid()}-{number}"
             cluster = LocalCluster(name, SHAPE)
-            cluster.up(owner_pid=os.getpid())
             try:
+                cluster.up(owner_pid=os.getpid())
                 rehearsal = Rehearsal(cluster, one, self.out / one.name)
                 if number == 0:
-                    try:
-                        rehearsal.undisturbed()
-                    finally:
-                        ready.set()
+                    rehearsal.undisturbed()
+                    ready.set()
                 ready.wait()
                 while (fault := _next(jobs)) is not None:
                     row = _meet(rehearsal, fault)
@@ -75,6 +73,7 @@ class Campaign:
                         rows.append(row)
                         tell(row)
             finally:
+                ready.set()  # nobody waits for one that has failed
                 cluster.down()
 
         threads = [threading.Thread(target=work, args=(n,)) for n in range(self.num_clusters)]
