@@ -22,19 +22,27 @@ slurmctld::accepted() {
     step::fail 78 "Slurm does not accept the files in $C_SLURM_CONFIG_DIR, nothing was started: $said"
 }
 
+# Without slurmdbd it would not start, and slurmdbd takes no job of a cluster that it does not know.
+slurmctld::accounting() {
+  [[ -n $ACCOUNTING_NODE ]] || return 0
+  wait::until 600 wait::port "$ACCOUNTING_NODE" "$DBD_PORT" ||
+    step::fail 75 "slurmdbd on $ACCOUNTING_NODE does not answer after 600 s"
+  slurmctld::known_to_accounting || timeout 60 sacctmgr -i add cluster "$C_NAME" || wait::until 60 slurmctld::known_to_accounting ||
+    step::fail 75 "slurmdbd does not take cluster $C_NAME"
+}
+
+slurmctld::known_to_accounting() {
+  timeout 30 sacctmgr -nP show cluster format=cluster 2>/dev/null | grep -qxF "${C_NAME,,}"
+}
+
 # With the files that are there now. Nodes take theirs from it; those that run already must be told.
 slurmctld::restart() { # sum of the files
   slurmctld::accepted
-  [[ -z $ACCOUNTING_NODE ]] || wait::until 600 wait::port "$ACCOUNTING_NODE" "$DBD_PORT" ||
-    step::fail 75 "slurmdbd on $ACCOUNTING_NODE does not answer after 600 s"
+  slurmctld::accounting
   service::restart slurmctld slurmctld slurmctld
   wait::until 60 slurmctld::answers || step::fail 75 "slurmctld does not answer after 60 s: $(slurm::why "$LOG")"
   timeout 60 scontrol reconfigure || echo "not all nodes could be told of new files: they ask when they start"
   service::note_start "$1" slurmctld
-}
-
-slurmctld::known_to_accounting() {
-  [[ $(timeout 30 sacctmgr -nP show cluster "$C_NAME" format=cluster 2>/dev/null) == "$C_NAME" ]]
 }
 
 step::state() {
@@ -50,10 +58,8 @@ step::state() {
     slurmctld::restart "$sum"
   slurmctld::answers || step::differs "slurmctld does not answer" || wait::until 60 slurmctld::answers ||
     step::fail 75 "slurmctld does not answer after 60 s: $(slurm::why "$LOG")"
-  if [[ -n $ACCOUNTING_NODE && -n $N_PRIMARY ]]; then
-    slurmctld::known_to_accounting || step::differs "accounting does not know the cluster" ||
-      wait::until 120 slurmctld::known_to_accounting || step::fail 75 "slurmdbd does not know cluster $C_NAME after 120 s"
-  fi
+  [[ -z $ACCOUNTING_NODE ]] || slurmctld::known_to_accounting || step::differs "accounting does not know the cluster" ||
+    slurmctld::accounting
 }
 
 main() { step::run "$@"; }

@@ -1,14 +1,33 @@
-"""Looks at a cluster that lifecycle/ has created."""
+"""Looks at a cluster that lifecycle/ has created, and makes trouble on its machines."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from muster.cluster import LocalCluster
 from muster.cluster.created.creation import Created
+
+# Everything that steps write, on the machine and on the shared disk: mode, owner, date, content.
+# Not of a step's making: logs, and what the runner itself keeps and writes anew each time.
+LOOK = r"""
+find /etc /usr/local/bin /usr/local/lib/slurm /var/lib/muster /var/log/slurm /fsx /root \
+  -xdev -type f \
+  ! -path '*/ledger*' ! -name '*.log' ! -name step.lock ! -name lock ! -name differences \
+  ! -name facts.sh ! -name description.json ! -name 'started.*' \
+  -printf '%p %m %u:%g %T@\n' -exec sha256sum {} + 2>/dev/null | sort
+"""
+
+
+def configuration(cluster: LocalCluster, name: str) -> str:
+    """One line for each file of a machine that a step may have written."""
+    done = cluster.exec(["bash", "-c", LOOK], node=name, timeout_s=120)
+    assert done.out.count("\n") > 20
+    return done.out
 
 
 def all_unchanged(created: Created) -> bool:
@@ -51,6 +70,21 @@ def all_idle(cluster: LocalCluster) -> bool:
     """Whether Slurm knows every node, and each is idle."""
     states = cluster.states()
     return len(states) == len(cluster.shape.names) and set(states.values()) == {"idle"}
+
+
+@contextmanager
+def in_background(cluster: LocalCluster, name: str, text: str, given: str = "") -> Iterator[None]:
+    """A script of bash that goes on, on a machine, while something else is done; it may read."""
+    argv = cluster.exec_argv(["bash", "-euo", "pipefail", "-c", text], node=name)
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    try:
+        assert process.stdin is not None
+        process.stdin.write(given.encode())
+        process.stdin.close()
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 def uploaded(cluster: LocalCluster) -> Path:

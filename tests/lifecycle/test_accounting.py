@@ -10,9 +10,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.harness.private_root import PrivateRoot
-from tests.lifecycle.test_steps import Machines, only, steps
+from tests.lifecycle.test_steps import CLUSTER, Machines, only, steps
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo ./run tests"),
@@ -20,6 +21,19 @@ pytestmark = [
 ]
 PASSWORDS = ["it's $HOME `id` pässwörd-日本 \\ # %s", '"quoted"\'$(id)#\\']
 PACKAGES = ("mariadb-server", "slurmdbd", "munge")
+LOCAL = {"database": "local", "password": {"file": "/root/password"}}
+GROUPS = [
+    CLUSTER["groups"][0],
+    {
+        **CLUSTER["groups"][1],
+        "hardware": {
+            "sockets": 1,
+            "cores_per_socket": 1,
+            "threads_per_core": 1,
+            "memory_mib": 500,
+        },
+    },
+]
 CHOSEN = only("users", "hosts", "mounts", "munge", "database", "slurmdbd")
 # Every command line and environment that any process has while the steps run.
 WATCH = r"""
@@ -32,7 +46,7 @@ look() { cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null >>/root/seen;
 def head(tmp_path: Path) -> PrivateRoot:
     """A head node without a network, but with the packages that the steps will want."""
     machines = Machines(tmp_path)
-    machines.describe(accounting={"database": "local", "password": {"file": "/root/password"}})
+    machines.describe(accounting=LOCAL, groups=GROUPS, slurm={"cgroup": False})
     machine = machines["head"]
     archives = machine.file("/var/cache/apt/archives")
     (archives / "partial").mkdir(parents=True)
@@ -79,3 +93,25 @@ def test_a_database_and_passwords_that_are_hard_to_quote(head: PrivateRoot) -> N
     assert rc == 78
     assert "a password with white space and a double quote" in out.splitlines()[-1]
     assert 'two "words"' not in out
+
+
+def test_slurmctld_comes_after_accounting_and_a_database_may_be_late(head: PrivateRoot) -> None:
+    chosen = only("users", "hosts", "mounts", "munge", "database", "slurmdbd")
+    chosen += " --only slurm_conf --only slurmctld"
+    look = "sacctmgr -nP show cluster format=cluster,controlhost"
+    head.file("/root/password").write_text(PASSWORDS[0])
+    rc, out = head.run(f"{chosen}; {look}; {chosen}")
+    assert rc == 0, out
+    assert steps(out.partition("test|10.9.0.1\n")[0])["slurmctld"] == "changed"
+    assert "8 steps: 0 changed, 8 unchanged" in out.partition("test|10.9.0.1\n")[2]
+    # The machine starts again, and its database is somebody else's now, who is slow.
+    path = head.file("/root/cluster.yaml")
+    external = {**LOCAL, "database": "external", "host": "127.0.0.1"}
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "accounting": external}))
+    late = (
+        "(sleep 20; install -d -o mysql /run/mysqld; runuser -u mysql -- mariadbd) &>/dev/null & "
+    )
+    rc, out = head.run(late + chosen.replace("--only database ", "") + f"; {look}")
+    assert rc == 0, out
+    assert (steps(out)["slurmdbd"], steps(out)["slurmctld"]) == ("changed", "changed")
+    assert out.splitlines()[-1] == "test|10.9.0.1"

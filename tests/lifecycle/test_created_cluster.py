@@ -1,6 +1,6 @@
 """A cluster made by the real scripts on machines with empty disks: it works, and it stays as it is.
 
-A head and two nodes; a minute or two: `nox -s lifecycle`.
+Two sizes: two nodes, and eight with MariaDB and slurmdbd on the head. Minutes: `nox -s lifecycle`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tests.harness.fixtures import slurm_here
 from tests.harness.local_cloud import (
     all_idle,
     all_unchanged,
+    configuration,
     job,
     script,
     steps,
@@ -34,11 +35,12 @@ pytestmark = [
     pytest.mark.slow,
 ]
 SMALL = Shape(nodes=2, created=True, boot_s=0)
+FULL = Shape(nodes=8, created=True, boot_s=0, accounting=True)
 
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(SMALL, id="small")],
+    params=[pytest.param(SMALL, id="small"), pytest.param(FULL, id="full")],
 )
 def cluster(request: pytest.FixtureRequest, slurm_here: None) -> Iterator[LocalCluster]:
     """Created from nothing. Leave it as you found it."""
@@ -74,6 +76,18 @@ def test_a_job_runs_on_two_nodes_and_on_all(cluster: LocalCluster) -> None:
     names = [cluster.shape.slurm_name(name) for name in cluster.shape.names]
     assert len(set(job(cluster, 2))) == 2
     assert job(cluster, len(names), user="ben") == sorted(names)
+    if cluster.shape.accounting:
+        known = "sacct -nXP -S now-1hour -a -o user,state | sort -u"
+        until(lambda: "ben|COMPLETED" in script(cluster, "n0", known), "accounting knows the job")
+
+
+def test_again_every_step_is_unchanged_and_not_a_byte_differs(cluster: LocalCluster) -> None:
+    before = {name: configuration(cluster, name) for name in cluster.shape.machines}
+    done = create(cluster)
+    assert [one.out for one in done.values() if not all_unchanged(one)] == []
+    assert len(steps(done["n0"])) > 8
+    for name, files in before.items():
+        assert configuration(cluster, name) == files
 
 
 def test_the_same_cluster_starts_again_from_its_disks(cluster: LocalCluster) -> None:
@@ -112,6 +126,19 @@ def test_a_changed_description_changes_what_it_says(cluster: LocalCluster) -> No
     assert "= 123 sec" not in script(cluster, "n0", "scontrol show config | grep MinJobAge")
 
 
+def test_a_wrong_description_is_one_line_and_changes_nothing(cluster: LocalCluster) -> None:
+    before = {name: configuration(cluster, name) for name in ("n0", "n1")}
+    with described(cluster, acounting={"database": "off"}):
+        done = create(cluster)
+    for one in done.values():
+        assert one.rc == 78
+        assert "unknown key 'acounting'. Did you mean 'accounting'?" in one.out.splitlines()[-1]
+        assert len(one.out.splitlines()) == 1
+    for name, files in before.items():
+        assert configuration(cluster, name) == files
+    assert len(set(job(cluster, 2))) == 2
+
+
 def test_a_node_that_was_replaced_is_created_on_its_empty_disk(cluster: LocalCluster) -> None:
     config = cluster.folder.path / "config" / "resource_config.json"
     before = config.read_text()
@@ -133,6 +160,15 @@ def test_a_node_that_was_replaced_is_created_on_its_empty_disk(cluster: LocalClu
     assert config.read_text() != before  # the platform's list has another machine
     until(lambda: all_idle(cluster), "the new one is idle")
     assert len(job(cluster, len(cluster.shape.names))) == len(cluster.shape.names)
+
+
+def test_a_node_that_reboots_starts_its_daemons_and_nothing_else(cluster: LocalCluster) -> None:
+    before = configuration(cluster, "n1")
+    cluster.node("reboot", "n1")
+    creation.wait_created(cluster, ["n1"], 120)
+    until(lambda: all_idle(cluster), "n1 is back")
+    assert configuration(cluster, "n1") == before
+    assert len(set(job(cluster, 2))) == 2
 
 
 def test_what_a_created_cluster_cannot_do_is_said(cluster: LocalCluster) -> None:

@@ -146,6 +146,47 @@ def test_what_slurm_refuses_stops_no_controller_that_runs(cluster: SmallCluster)
     assert set(cluster.create(head=CONTROLLER)["head"].values()) == {"unchanged"}
 
 
+GPU = """\
+#!/bin/sh
+for i in $(cat /root/gpus); do echo "GPU $i: H100 (UUID: GPU-$i)"; done
+"""
+
+
+@slow
+def test_a_node_without_all_its_gpus_gets_no_slurmd(cluster: SmallCluster) -> None:
+    cluster.describe(group("compute", "n1", gpus=2, gpu_type="h100"))
+    program = cluster["n1"].file("/usr/local/bin/nvidia-smi")
+    program.write_text(GPU)
+    program.chmod(0o755)
+    gpus = cluster["n1"].file("/root/gpus")
+    gpus.write_text("0")
+    # /dev is everybody's here: the node's own devices lie over it.
+    devices = (
+        "mount -t tmpfs dev /dev; mknod -m 666 /dev/null c 1 3; mknod -m 666 /dev/zero c 1 5; "
+    )
+    devices += "mknod -m 666 /dev/urandom c 1 9; "
+    devices += "ln -s /proc/self/fd /dev/fd; mkdir /dev/shm; "
+    devices += "for i in 0 1; do mknod -m 666 /dev/nvidia$i c 195 $i; done"
+    cluster.works("n1", devices)
+    cluster.create(head=CONTROLLER)
+    rc, out = cluster.run("n1", WORKER, MUSTER_GPU_WAIT_S="0")
+    assert rc == 69
+    assert (
+        "1 of 2 GPUs are there (nvidia-smi -L, /dev/nvidia*): slurmd is not started"
+        in (out.splitlines()[-1])
+    )
+    assert cluster.run("n1", "pgrep -x slurmd")[0] == 1
+    gpus.write_text("0 1")
+    cluster.create(n1=WORKER, head=only("validation"))
+    assert "a job ran on n1\n" in cluster.log("head", "validation")
+    assert cluster.works("head", "srun --gpus=2 printenv CUDA_VISIBLE_DEVICES") == "0,1\n"
+    # One that is lost while jobs run is told, and stops no slurmd.
+    gpus.write_text("0")
+    rc, out = cluster.run("n1", WORKER, MUSTER_GPU_WAIT_S="0")
+    assert (rc, steps(out)["slurmd"]) == (69, "failed")
+    cluster.works("n1", "pgrep -x slurmd")
+
+
 @slow
 def test_a_node_that_has_less_than_the_description_says(cluster: SmallCluster) -> None:
     cluster.describe(group("compute", "n1", memory_mib=9_000_000))
@@ -209,3 +250,19 @@ def test_a_platform_has_the_rest_of_slurm_conf(cluster: SmallCluster) -> None:
     assert again["head"]["slurm_conf"] == "unchanged"
     assert cluster.create(n1=only("slurm_programs"))["n1"] == {"slurm_programs": "changed"}
     assert cluster["n1"].file("/opt/slurm/etc/muster/prolog.d/muster_health.sh").exists()
+
+
+@slow
+def test_a_node_passes_its_deep_test_once(cluster: SmallCluster) -> None:
+    site = cluster["n1"].file("/etc/muster/site.yaml")
+    site.parent.mkdir(parents=True)
+    site.write_text("profile: cpu\ndeep_python: [/nowhere]\ndeep_disk_mib: 1\n")
+    cluster.describe(health={"deep": True, "profile": "cpu"})
+    chosen = only("hosts", "mounts", "muster", "scratch", "deep_health")
+    assert cluster.create(n1=chosen)["n1"]["deep_health"] == "changed"
+    assert cluster.create(n1=chosen)["n1"]["deep_health"] == "unchanged"
+    site.write_text("profile: p5.48xlarge\ndeep_python: [/nowhere]\ndeep_disk_mib: 1\n")
+    cluster.describe(health={"deep": True, "profile": "p5.48xlarge"})
+    rc, out = cluster.run("n1", chosen)
+    assert rc == 1
+    assert re.search(r"n1 is not fit: HEALTH_CHECK_RESULT:n1:Failed:", out.splitlines()[-1])

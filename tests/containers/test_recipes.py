@@ -1,0 +1,101 @@
+"""Every recipe in the image of its Dockerfile, on a real Slurm: the losses of outside, bit for bit.
+
+By default the recipes that share an environment, and the recipe of ten lines; `./run containers
+--recipe NAME` runs one whose libraries live alone. The order of parameters is that of images, since
+only one of them is on the disk at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from muster.cluster import LocalCluster
+from muster.recipe import load_recipe
+from tests.containers.builder import ROOT
+from tests.faults.twin import EVERY, RANKS, Twin
+from tests.harness.training import Training, submit
+from tests.sessions.environment import belongs_here
+
+if TYPE_CHECKING:
+    from tests.containers.conftest import Images
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.torch]
+
+PLACES = ("tests/data/recipes/ten_lines", "recipes/*")
+FOLDERS = {
+    path.parent.name: path.parent
+    for place in PLACES
+    for path in sorted(ROOT.glob(f"{place}/recipe.yaml"))
+}
+STEPS, LOST_AT = 60, 12
+LIMIT_S = 600
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    named: list[str] = metafunc.config.getoption("--recipe", default=[])
+    if unknown := sorted(set(named) - set(FOLDERS)):
+        raise pytest.UsageError(f"--recipe {unknown[0]}: there are {', '.join(FOLDERS)}")
+    names = named or [name for name in FOLDERS if belongs_here(name)]
+    if metafunc.function is test_smoke_in_its_container_has_the_losses_of_outside:
+        names = [name for name in names if load_recipe(FOLDERS[name]).smoke.overrides]
+    metafunc.parametrize("name", names, scope="module")
+
+
+@pytest.fixture
+def copy(name: str, tmp_path: Path) -> Path:
+    """The recipe as its user copies it; nothing in it knows of containers, or of this test."""
+    ignored = shutil.ignore_patterns("data", "runs", "__pycache__")
+    return Path(shutil.copytree(FOLDERS[name], tmp_path / name, ignore=ignored))
+
+
+def trained(run: Training) -> Training:
+    """The run, once it has come to its end."""
+    assert run.wait_end(LIMIT_S) == "done", run.story()
+    return run
+
+
+def result(run: Training) -> tuple[dict[int, tuple[float, str]], Any]:
+    """Every loss, every sample, and the final weights."""
+    return run.curve(), json.loads((run.run_dir / "DONE").read_text())
+
+
+def test_smoke_in_its_container_has_the_losses_of_outside(
+    name: str, copy: Path, images: Images, cluster: LocalCluster
+) -> None:
+    smoke = load_recipe(copy).smoke
+    golden = json.loads((ROOT / "tests" / "golden" / f"{name}.json").read_text())
+    words = ["--image", str(images.of(name)), f"ranks_per_node={smoke.ranks // 2}"]
+    run = trained(submit(cluster, copy, *words, "--", *smoke.overrides, "checkpoint.every=10"))
+    curve = run.curve()
+    assert {str(step): samples for step, (_, samples) in curve.items()} == golden["samples"]
+    losses = {str(step): loss for step, (loss, _) in curve.items()}
+    assert losses == pytest.approx(golden["loss"], rel=golden["rtol"])
+    assert run.events("incident") == []
+
+
+def test_a_node_dies_and_nothing_differs_from_an_undisturbed_run_outside(
+    name: str, copy: Path, images: Images, cluster: LocalCluster
+) -> None:
+    rehearsal = load_recipe(copy).rehearsal
+    twin = Twin(copy, rehearsal.steps, tuple(rehearsal.overrides), is_python=True)
+    words, inside = twin.training(RANKS, STEPS), ["--image", str(images.of(name))]
+    # Where the libraries are not installed here, the undisturbed run is in the container too.
+    where = [] if belongs_here(name) else inside
+    calm = trained(submit(cluster, copy, *where, "--", *words))
+
+    run = submit(cluster, copy, *inside, "--", *words)
+    run.wait_step(LOST_AT, timeout_s=LIMIT_S)
+    lost = run.events("attempt_started")[-1]["nodes"][-1]
+    cluster.node("kill", lost)
+    trained(run)
+    (incident,) = run.events("incident")
+    assert (incident["cause"], incident["node"]) == ("node_lost", lost)
+    after = run.events("attempt_started")[-1]
+    assert after["resume_step"] >= incident["last_step"] - 2 * EVERY
+    assert sorted(run.curve()) == list(range(1, STEPS + 1))
+    assert result(run) == result(calm)
