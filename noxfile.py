@@ -40,7 +40,8 @@ def tests(session: nox.Session) -> None:
         session.run(sys.executable, "-c", SLURM_HERE)
     # Side by side: tests on a cluster mostly wait for Slurm to notice something.
     side_by_side = ("-n", str(WORKERS), "--dist", "loadscope")  # as tests/conftest.py says
-    CPU.run(session, "-m", "pytest", "-m", "not slow", *side_by_side, *session.posargs)
+    slowest = ("--durations", "30", "--durations-min", "15")  # what to shorten when CI grows
+    CPU.run(session, "-m", "pytest", "-m", "not slow", *side_by_side, *slowest, *session.posargs)
 
 
 @nox.session
