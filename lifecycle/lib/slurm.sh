@@ -41,6 +41,14 @@ slurm::controller_listens() {
   return 1
 }
 
+# slurm::around_jobs FOLDER: what lies in it is run by Slurm before or after each job, as its name prolog.d or epilog.d says.
+# ParallelCluster has one folder for all nodes, which the head writes; HyperPod runs none.
+slurm::around_jobs() {
+  case $C_PLATFORM:$N_ROLE in
+    plain:compute | parallelcluster:head) want::files "$1" "$C_SLURM_CONFIG_DIR/muster/${1##*/}" 0755 ;;
+  esac
+}
+
 slurm::why() { # log
   grep -E 'error|fatal' "$1" 2>/dev/null | tail -1
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs Docker, with its images on the node's own disk and logs that do not grow for ever.
+# Runs Docker, with its images on the node's own disk and logs that do not grow for ever, and ends the containers that a job leaves behind.
 #
 # needs: packages scratch
 # when: containers.docker
@@ -42,13 +42,15 @@ docker::answers() {
 }
 
 step::state() {
-  local settings
+  local settings ours
   # A dockerd that is there, of whatever package, stays.
   command -v dockerd >/dev/null || step::differs "dockerd: missing" ||
     packages::need docker.io "add the source of another package that has dockerd, and that package to 'packages'"
   settings=$(docker::settings) || step::fail 78 "$DAEMON is no JSON: correct it"
   [[ $N_ROLE != compute ]] || want::folder "$C_SCRATCH_PATH/docker" 0710
   want::file "$DAEMON" 0644 <<<"$settings"
+  ours=$(assets::folder containers/docker)
+  slurm::around_jobs "$ours/epilog.d"
   step::checking && ! command -v dockerd >/dev/null && return 0
   want::service_with "$(service::sum "$DAEMON")" docker dockerd docker::daemon
   docker::answers || step::differs "docker does not answer" || wait::until 60 docker::answers ||

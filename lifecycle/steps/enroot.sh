@@ -50,13 +50,6 @@ enroot::settings() { # folder of ours
   done
 }
 
-# Slurm runs it before each job. ParallelCluster has one folder for all nodes, which the head writes; HyperPod runs none.
-enroot::prolog() { # folder of ours
-  case $C_PLATFORM:$N_ROLE in
-    plain:compute | parallelcluster:head) want::files "$1/prolog.d" "$C_SLURM_CONFIG_DIR/muster/prolog.d" 0755 ;;
-  esac
-}
-
 # Where a node has no disk of its own, it is the root disk.
 enroot::folders() {
   local kind elsewhere
@@ -132,7 +125,7 @@ step::state() {
   enroot::gpu_tools
   ours=$(assets::folder containers/enroot)
   enroot::settings "$ours"
-  enroot::prolog "$ours"
+  slurm::around_jobs "$ours/prolog.d"
   enroot::folders
   enroot::namespaces
   if command -v enroot >/dev/null; then

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PACKAGES = ("muster", "healthcheck", "lifecycle", "resume", "slurm")
-SETTINGS = "containers/enroot"
+SETTINGS = ("containers/docker", "containers/enroot")
 """What steps install besides our packages."""
-_WITH_PROGRAMS = ("slurm", SETTINGS)
-"""Programs of others that lie there: Slurm's and Enroot's; ours alone need a checkout."""
+_WITH_PROGRAMS = ("slurm", *SETTINGS)
+"""Programs that others run: Slurm and Enroot; those of muster alone need a checkout."""
 START = "import sys\n\nfrom muster.cli import main\n\nsys.exit(main())\n"
 # A zip file knows no date before this one; one fixed date makes the archive reproducible.
 ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -25,7 +25,7 @@ ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 def gather(checkout: Path, folder: Path) -> None:
     """Copy what goes into the archive, but PyYAML, into a folder that is not there yet."""
-    for part in (*PACKAGES, SETTINGS):
+    for part in (*PACKAGES, *SETTINGS):
         ignored = shutil.ignore_patterns("__pycache__", "examples")
         shutil.copytree(checkout / part, folder / part, ignore=ignored)
     (folder / "__main__.py").write_text(START)

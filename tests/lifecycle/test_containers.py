@@ -19,6 +19,7 @@ import pytest
 
 from tests.harness.debs import deb, offer
 from tests.harness.private_root import ROOT
+from tests.lifecycle.test_fabric import put
 from tests.lifecycle.test_steps import CLUSTER, Machines, only, steps
 
 pytestmark = [
@@ -353,6 +354,27 @@ def test_docker_keeps_its_images_on_scratch_and_what_others_set(machines: Machin
         "dns": ["10.0.0.2"], "data-root": "/scratch/docker", "live-restore": True,
         "log-driver": "json-file", "log-opts": {"tag": "x", "max-size": "50m", "max-file": "3"},
     }  # fmt: skip
+
+
+def test_what_a_job_leaves_in_docker_ends_with_its_epilog(machines: Machines) -> None:
+    machines.describe(containers={"docker": True}, scratch=SCRATCH)
+    ours = ROOT / "containers" / "docker" / "epilog.d" / "muster_docker.sh"
+    site = "mkdir -p /etc/slurm/muster/epilog.d; touch /etc/slurm/muster/epilog.d/site.sh; "
+    for name, there in (("n1", True), ("head", False)):
+        node = machines[name]
+        put(node, "/usr/local/bin/dockerd", DOCKERD)
+        put(node, "/usr/local/bin/docker", DOCKER)
+        path = "export PATH=/usr/local/bin:$PATH; "
+        chosen = only("mounts", "scratch", "docker") if there else only("docker")
+        rc, out = node.run(f"{path}{site if there else ''}{chosen}; {chosen}")
+        assert rc == 0, out
+        assert re.findall(r"^docker: (\w+)", out, re.MULTILINE) == ["changed", "unchanged"], out
+        epilog = node.file("/etc/slurm/muster/epilog.d/muster_docker.sh")
+        assert epilog.exists() == there
+        if there:
+            assert epilog.read_text() == ours.read_text()
+            assert epilog.stat().st_mode & 0o777 == 0o755
+            assert (epilog.parent / "site.sh").exists()
 
 
 def test_docker_that_nobody_has_stops_nothing(machines: Machines) -> None:

@@ -60,7 +60,7 @@ def _upload(checkout: Path, draft: Path) -> None:
 
 
 def _sources(checkout: Path) -> Iterator[Path]:
-    for package in (*PACKAGES, SETTINGS):
+    for package in (*PACKAGES, *SETTINGS):
         for path in sorted((checkout / package).rglob("*")):
             if path.suffix in _SUFFIXES and "__pycache__" not in path.parts and path.is_file():
                 yield path

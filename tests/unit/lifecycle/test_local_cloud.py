@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,13 @@ from lifecycle.description import hyperpod, load
 from lifecycle.description.model import Description
 from lifecycle.description.nodes import all_nodes
 from muster.cluster import enter
+from muster.cluster.archive import PACKAGES, SETTINGS
 from muster.cluster.created import bundle, description, files, image
 from muster.cluster.shape import Shape
 from muster.errors import UsageError
 from tests.harness.created import ROOT
 
+BUILT = (".so", ".pyc", ".o")
 SHAPE = Shape(nodes=3, created=True, accounting=True, settings=(("MinJobAge", "10"),))
 
 
@@ -99,7 +103,7 @@ def test_a_folder_of_a_cluster_that_holds(tmp_path: Path) -> None:
 
 def test_a_bundle_is_made_once_and_anew_when_a_step_has_changed(tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
-    for package in ("muster", "healthcheck", "lifecycle", "resume", "slurm", "containers/enroot"):
+    for package in (*PACKAGES, *SETTINGS):
         (checkout / package).mkdir(parents=True)
         (checkout / package / "__init__.py").write_text('"""Empty."""\n')
     step = checkout / "lifecycle" / "steps" / "a.sh"
@@ -113,6 +117,20 @@ def test_a_bundle_is_made_once_and_anew_when_a_step_has_changed(tmp_path: Path) 
     second = bundle.make(checkout, tmp_path / "place")
     assert (second / "steps" / "a.sh").read_text() == "two\n"
     assert not first.exists()
+
+
+def test_what_steps_install_is_in_the_archive(tmp_path: Path) -> None:
+    """Every folder of ours that a step asks for is there, with its programs."""
+    words = re.compile(r"assets::folder ([a-z_/]+)\)")
+    steps = [*(ROOT / "lifecycle").glob("steps/*.sh"), *(ROOT / "lifecycle").glob("lib/*.sh")]
+    wanted = {folder for step in steps for folder in words.findall(step.read_text())}
+    assert {"containers/docker", "containers/enroot", "slurm/spank"} <= wanted
+    pyz = zipfile.ZipFile(bundle.make(ROOT, tmp_path) / "muster.pyz")
+    for folder in sorted(wanted):
+        files_there = [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+        names = {str(path.relative_to(ROOT)) for path in files_there if path.suffix not in BUILT}
+        assert names
+        assert names <= set(pyz.namelist()), folder
 
 
 def test_disks_are_those_of_this_shape_and_these_steps(tmp_path: Path) -> None:
