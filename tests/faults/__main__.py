@@ -39,6 +39,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--storm", action="store_true", help="faults at random moments instead")
     parser.add_argument("--seed", type=int, default=1, help="of the storm (%(default)s)")
     parser.add_argument("--minutes", type=float, default=5.0, help="of the storm (%(default)s)")
+    parser.add_argument("--steps", type=int, help="of the storm's run; default: for its minutes")
     parser.add_argument("--every", type=float, default=20.0, help="seconds a fault (%(default)s)")
     return parser.parse_args(argv)
 
@@ -85,13 +86,15 @@ def storms(options: argparse.Namespace, twins: list[Twin], faults: list[Fault]) 
         cluster.up(owner_pid=os.getpid())
         wild = [fault for fault in faults if fault.storm]
         try:
-            storm = Storm(cluster, one, wild, out, options.seed, options.minutes, options.every)
+            weather = (options.seed, options.minutes, options.every)
+            storm = Storm(cluster, one, wild, out, *weather, steps=options.steps or 0)
             result = storm.rage()
         finally:
             cluster.down()
         bad += bool(result["problems"])
         print(
-            f"\n{one.name}: {result['struck']} faults, {result['attempts']} attempts, "
+            f"\n{one.name}: {result['struck']} faults in {result['raged_s']:.0f} s, "
+            f"{result['attempts']} attempts, "
             f"{result['lost_steps']} training steps lost, ETTR {result['ettr']:.1%}, "
             f"{'; '.join(result['problems']) or 'losses, samples and weights equal'}: {out}"
         )

@@ -46,13 +46,14 @@ class Storm:
     seed: int
     minutes: float
     every_s: float
+    steps: int = 0  # training steps of the run; 0: as many as its minutes should have
     struck: list[dict[str, Any]] = field(default_factory=list)
+    raged_s: float = 0.0  # less than `minutes` where the training was complete before
 
-    @property
-    def steps(self) -> int:
-        """Training steps of the run."""
+    def __post_init__(self) -> None:
         pace = self.twin.steps / CALM_S
-        return max(self.twin.steps, int(self.minutes * 60 * pace * EXPECTED_ETTR))
+        expected = max(self.twin.steps, int(self.minutes * 60 * pace * EXPECTED_ETTR))
+        self.steps = self.steps or expected
 
     def rage(self) -> dict[str, Any]:
         """All of it; returns what storm.json holds. `problems` is empty when nothing was lost."""
@@ -60,7 +61,7 @@ class Storm:
         self.out.mkdir(parents=True)
         with watching(self.cluster, self.out):
             run = self._submit("storm")
-            self._strike_until_over(run)
+            self.raged_s = self._strike_until_over(run)
             end = run.wait_end(600 + 60 * self.minutes)
         calm = self._submit("calm")
         if calm.wait_end(600 + 60 * self.minutes) != "done":
@@ -74,21 +75,22 @@ class Storm:
         words = [*self.twin.patience, *ENDLESS, "--", *self.twin.training(RANKS, self.steps)]
         return submit(self.cluster, copy, *words, run_dir=place / "run")
 
-    def _strike_until_over(self, run: Training) -> None:
-        """One fault every `every_s`, whatever the run is doing just then."""
+    def _strike_until_over(self, run: Training) -> float:
+        """One fault every `every_s`, whatever the run is doing just then; returns for how long."""
         dice = random.Random(self.seed)
         run.wait_step(1, timeout_s=30 + self.twin.start_s)
         began = time.monotonic()
         number = 1
-        while time.monotonic() - began < 60 * self.minutes:
+        while (raged_s := time.monotonic() - began) < 60 * self.minutes:
             due = began + (number - 1 + dice.random()) * self.every_s
             fault = dice.choice(self.faults)
             while time.monotonic() < due and run.journal[-1]["event"] not in _ENDS:
                 time.sleep(0.1)
             if run.journal[-1]["event"] in _ENDS:
-                return
+                break
             number += 1
             self._strike(run, fault)
+        return raged_s
 
     def _strike(self, run: Training, fault: Fault) -> None:
         """One fault; what it would hit may be gone already."""
@@ -118,6 +120,7 @@ class Storm:
             "recipe": self.twin.name,
             "seed": self.seed,
             "minutes": self.minutes,
+            "raged_s": self.raged_s,
             "every_s": self.every_s,
             "struck": hits,
             "missed": len(self.struck) - hits,
