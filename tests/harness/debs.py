@@ -79,6 +79,12 @@ def download(archives: Path, *names: str) -> None:
     subprocess.run(words, check=True, timeout=300, capture_output=True)
 
 
+def provide(machine: PrivateRoot, program: str, package: str) -> None:
+    """Let a machine without network install what this machine, whose disk it has, may lack."""
+    if shutil.which(program, path=machine.environment()["PATH"]) is None:
+        download(machine.file("/var/cache/apt/archives"), package)
+
+
 def offer(machine: PrivateRoot, *packages: Path) -> str:
     """Give a machine these packages and no other source; the commands that make it so there."""
     folder = machine.file("/srv/repo")

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from tests.harness.debs import provide
 from tests.harness.private_network import PrivateNetwork
 from tests.harness.private_root import ROOT, PrivateRoot
 
@@ -65,6 +66,7 @@ class SmallCluster:
             program.parent.mkdir(parents=True)
             program.write_text("#!/bin/sh\n")
             program.chmod(0o755)
+            provide(machine, "logrotate", "logrotate")
             network.up(machine)
 
     def __getitem__(self, name: str) -> PrivateRoot:

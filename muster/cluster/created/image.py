@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PACKAGES = (
     *("munge", "slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins"),
     *("ca-certificates", "iproute2", "procps", "util-linux", "python3", "openssh-client"),
+    "logrotate",
 )
 ACCOUNTING_PACKAGES = ("mariadb-server", "slurmdbd", "slurm-wlm-mysql-plugin")
 INSTALL_TIMEOUT_S = 900.0
