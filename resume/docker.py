@@ -26,7 +26,7 @@ _HERE = (  # of the rank, known when it starts
     '--user="$(id -u):$(id -g)"',
     '--name="muster-$SLURM_JOB_ID-$MUSTER_TOKEN-$MUSTER_ATTEMPT-$RANK"',
     '--label=muster.job="$SLURM_JOB_ID"',  # for the epilog
-    f"--env-file <({FABRIC} print 2>/dev/null || :)",
+    f"--env-file <({FABRIC} print 2>/dev/null)",
     "$([ ! -e /dev/infiniband ] || echo --device=/dev/infiniband)",
 )
 

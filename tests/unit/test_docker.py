@@ -51,7 +51,7 @@ def test_what_docker_is_told(plan: LaunchPlan, program: Program) -> None:
     assert {
         "--rm", "--network=host", "--ipc=host", "--pid=host", "--gpus=all", "--entrypoint=bash",
         f"--user={os.getuid()}:{os.getgid()}", "--name=muster-7-5-2-3", "--label=muster.job=7",
-        f"--workdir={plan.run_dir}/recipe", "--ulimit=memlock=-1",
+        f"--workdir={plan.run_dir}/recipe", "--ulimit=memlock=-1", "--ulimit=stack=-1",
     } <= set(options)  # fmt: skip
     assert [word for word in options if word.startswith("--mount=")] == [
         f"--mount=type=bind,source={ROOT},target={ROOT},readonly",
@@ -74,6 +74,26 @@ def test_without_gpus(plan: LaunchPlan, program: Program) -> None:
     words = told(dataclasses.replace(plan, container=bare), program)
     assert "--gpus=all" not in words
     assert "--env=NVIDIA_VISIBLE_DEVICES" in words
+
+
+def test_a_signal_for_the_rank_reaches_docker(plan: LaunchPlan) -> None:
+    assert environment(plan)["MUSTER_COMMAND"].startswith("exec docker run ")
+
+
+def test_infiniband_where_the_node_has_it(
+    plan: LaunchPlan, program: Program, tmp_path: Path
+) -> None:
+    device = tmp_path / "infiniband"
+    line = environment(plan)["MUSTER_COMMAND"].replace("/dev/infiniband", str(device))
+    program("docker", 'printf "%s\\n" "$@"')
+    argv, env = ["bash", "-c", line], {**os.environ, **environment(plan), **RANK}
+    for there in (False, True):
+        said = subprocess.run(
+            argv, env=env, capture_output=True, text=True, check=True, timeout=60
+        ).stdout.splitlines()
+        assert (f"--device={device}" in said) is there
+        assert "" not in said[: said.index("nvcr.io/a:1")]  # no empty word in place of it
+        device.mkdir(exist_ok=True)
 
 
 def test_srun_knows_nothing_of_it(plan: LaunchPlan) -> None:
