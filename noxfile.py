@@ -87,7 +87,7 @@ def lifecycle(session: nox.Session) -> None:
 
 @nox.session
 def containers(session: nox.Session) -> None:
-    """Build an image with buildah, squash and check it; lose a node under a run in a container."""
+    """Build the image of every recipe, train in it on a local cluster, lose nodes; an hour."""
     tools = {"buildah": "buildah", "mksquashfs": "squashfs-tools", "bwrap": "bubblewrap"}
     scripts.need(session, tools)
     CPU.run(session, "-m", "pytest", "tests/containers", *session.posargs)

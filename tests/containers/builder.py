@@ -143,9 +143,15 @@ def fetch_wheels(catalogue: Path, environment: str, folder: Path) -> Path:
     packages = {
         name: v for image in mine for name, v in [*image.provides.items(), *image.packages.items()]
     }
+    outside = pinned(environment)
+    more = {name: v for name, v in packages.items() if Requirement(name).name not in outside}
+    both = [f"{name}=={v}" for name, v in packages.items() if name not in more]
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(folder))
-    pins = ("-c", str(Environment(environment).pins), "--find-links", str(folder))
+    links = ("--find-links", str(folder))
+    pins = ("-c", str(Environment(environment).pins), *links)
     # As in an environment: only torch is looked up in the second index.
     run(*pip, *pins, "--no-deps", "--extra-index-url", TORCH_CPU_INDEX, "torch")
-    run(*pip, *pins, "pip", *(f"{name}=={version}" for name, version in packages.items()))
+    run(*pip, *pins, "pip", *both)
+    if more:  # not within pins: those of an environment are no promise about what is not in it
+        run(*pip, *links, *(f"{name}=={v}" for name, v in more.items()))
     return folder

@@ -22,7 +22,7 @@ from tests.unit.image.squash_files import write_squash
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 QUICK = Patience(beat_s=0.01, silent_s=0.05, poll_s=0.001, limit_s=60)
-LONG = 120.0
+LONG = 600.0
 
 
 @pytest.fixture
