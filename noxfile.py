@@ -51,6 +51,12 @@ def smoke(session: nox.Session) -> None:
 
 
 @nox.session
+def recipes(session: nox.Session) -> None:
+    """Ask of every recipe what CI asks of one: defects, other layouts, changes: minutes."""
+    CPU.run(session, "-m", "pytest", "-m", "slow", "tests/recipes", *session.posargs)
+
+
+@nox.session
 def frameworks(session: nox.Session) -> None:
     """Train the recipes whose libraries need an environment of their own: minutes to install."""
     for name in sorted(alone()):

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import in_process
+from tests.harness import in_process, warm
 from tests.sessions.environment import alone, belongs_here
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,15 @@ FOLDERS = sorted(path.parent for path in ROOT.glob("recipes/*/recipe.yaml"))
 RECIPES = [folder.name for folder in FOLDERS if belongs_here(folder.name)]
 # What is about libraries that are not in this environment: ./run frameworks.
 collect_ignore_glob = [f"test_{name}*.py" for name in sorted(alone()) if not belongs_here(name)]
+WHOLE_IN_CI = "llama2_fsdp"  # of which CI asks everything; `./run recipes` of the others
 TIMEOUT_S = 600  # generous: CI machines are slow and shared
+
+
+def one_in_ci(fixture: str, also: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """A test over all recipes that CI runs for one of them, and for those in `also`: minutes."""
+    fast = {WHOLE_IN_CI, *also}
+    rows = [pytest.param(r, marks=() if r in fast else (pytest.mark.slow,)) for r in RECIPES]
+    return pytest.mark.parametrize(fixture, rows, indirect=True)
 
 
 def load_recipe(name: str, *only: str) -> Any:
@@ -103,7 +111,7 @@ class Ranks:
     """The processes of one attempt, started as the supervisor would, without one."""
 
     run_dir: Path
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: list[Any] = field(default_factory=list)
 
     def codes(self) -> list[int]:
         deadline = time.monotonic() + TIMEOUT_S
@@ -153,8 +161,16 @@ def free_port() -> int:
 Launch = Callable[..., Ranks]
 
 
-@pytest.fixture(scope="session")
-def launch() -> Iterator[Launch]:
+def from_nothing(command: list[str], *, out: Path, err: Path, **facts: Any) -> Any:
+    """A process as a launcher starts it: Python, then seconds of imports."""
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        return subprocess.Popen(
+            [sys.executable, *command], stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL,
+            **facts,
+        )  # fmt: skip
+
+
+def launching(process: Callable[..., Any]) -> Iterator[Launch]:
     """launch(recipe folder, RUN_DIR, world size, *words, **environment) -> Ranks."""
     started: list[Ranks] = []
 
@@ -180,17 +196,24 @@ def launch() -> Iterator[Launch]:
                 "MASTER_PORT": str(port),
                 **more,
             }
-            with (
-                (run_dir / f"rank_{rank}.log").open("wb") as out,
-                (run_dir / f"rank_{rank}.err").open("wb") as err,
-            ):
-                command = [sys.executable, str(folder / "train.py"), *words]
-                process = subprocess.Popen(
-                    command, cwd=folder, env=env, stdout=out, stderr=err, stdin=subprocess.DEVNULL
-                )
-            ranks.processes.append(process)
+            out, err = run_dir / f"rank_{rank}.log", run_dir / f"rank_{rank}.err"
+            command = [str(folder / "train.py"), *words]
+            ranks.processes.append(process(command, cwd=folder, env=env, out=out, err=err))
         return ranks
 
     yield start
     for ranks in started:
         ranks.kill()
+
+
+@pytest.fixture(scope="session")
+def launch() -> Iterator[Launch]:
+    """Ranks as the supervisor starts them, without one."""
+    yield from launching(from_nothing)
+
+
+@pytest.fixture(scope="session")
+def launch_warm() -> Iterator[Launch]:
+    """The same with libraries that are imported already: seconds less for each rank."""
+    warm.prepare([ROOT / "recipes" / name for name in RECIPES])
+    yield from launching(warm.Process)

@@ -16,11 +16,13 @@ from tests.harness.in_process import (
     column,
     goes_on_as_if_nothing_had_happened,
 )
+from tests.recipes.conftest import one_in_ci
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 
+@one_in_ci("program")
 def test_rate_batch_and_adamw_change_at_a_restart_and_no_sample_is_lost(
     program: Program, whole: Lines
 ) -> None:
@@ -55,6 +57,7 @@ def test_rate_batch_and_adamw_change_at_a_restart_and_no_sample_is_lost(
         ("other tokenizer", "made with data.tokenizer=tokenizer.json"),
     ],
 )
+@one_in_ci("program")
 def test_what_makes_another_run_is_refused(
     program: Program, whole: Lines, word: str, part: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,6 +86,7 @@ def facts_of(program: Program, name: str, step: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", sorted(OTHER))
+@one_in_ci("program")
 def test_another_optimizer_goes_on_with_the_weights_or_is_refused(
     program: Program, whole: Lines, kind: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +118,7 @@ def test_another_optimizer_goes_on_with_the_weights_or_is_refused(
     assert back["6"]["loss"] != lines["6"]["loss"]
 
 
+@one_in_ci("program")
 def test_another_optimizer_is_the_same_on_two_ranks(program: Program, whole: Lines) -> None:
     """Its state is sharded, saved and loaded as AdamW's is."""
     if program.folder.name in ONE_KIND:
@@ -127,6 +132,7 @@ def test_another_optimizer_is_the_same_on_two_ranks(program: Program, whole: Lin
         assert two[step]["loss"] == pytest.approx(one[step]["loss"], rel=1e-5)
 
 
+@one_in_ci("program")
 def test_a_checkpoint_that_says_nothing_of_its_optimizer_has_adamws(program: Program) -> None:
     if program.folder.name in ONE_KIND:
         return  # there is no other
@@ -137,6 +143,7 @@ def test_a_checkpoint_that_says_nothing_of_its_optimizer_has_adamws(program: Pro
     assert began_at({"step": 9, "optimizer": {"kind": "sgd", "began_at": 7}}, "adamw") == 9
 
 
+@one_in_ci("program")
 def test_every_kind_of_optimizer_is_an_option_and_every_other_is_one_line(
     program: Program,
 ) -> None:

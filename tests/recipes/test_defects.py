@@ -22,10 +22,14 @@ from tests.harness.in_process import (
     column,
     goes_on_as_if_nothing_had_happened,
 )
-from tests.recipes.conftest import FOLDERS, RECIPES
+from tests.recipes.conftest import FOLDERS, RECIPES, one_in_ci
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
+
+
+# Megatron-Core is where most of them come from.
+in_ci = one_in_ci("program", also=("llama2_megatron",))
 
 
 # -- the checks ------------------------------------------------------------------------------
@@ -46,6 +50,7 @@ def ranks_share_the_batch(lines: Lines, whole: Lines) -> bool:
 # -- the recipe as it is ---------------------------------------------------------------------
 
 
+@in_ci
 def test_without_a_defect_every_check_is_green(program: Program, whole: Lines) -> None:
     resumed = program.go_on("resumed", "whole")
     assert goes_on_as_if_nothing_had_happened(resumed, whole)
@@ -127,6 +132,7 @@ def samples_from_the_start_again(modules: Any) -> None:
         samples_from_the_start_again,
     ],
 )
+@in_ci
 def test_a_resume_with_this_defect_is_not_the_unbroken_run(
     program: Program, whole: Lines, defect: Inject
 ) -> None:
@@ -134,6 +140,7 @@ def test_a_resume_with_this_defect_is_not_the_unbroken_run(
     assert not goes_on_as_if_nothing_had_happened(resumed, whole)
 
 
+@in_ci
 def test_a_rate_that_is_off_by_one_from_the_start(program: Program) -> None:
     lines = program.train("rates", change=a_step_too_early_after_a_resume)
     assert not rates_are_those_of_the_schedule(lines, program.config().optim.lr)
@@ -162,6 +169,7 @@ def random_numbers_that_are_not_restored(modules: Any) -> None:
     setattr(owner, name, lambda model, tokens: loss(model, tokens) * torch.rand(()))
 
 
+@in_ci
 def test_random_numbers_after_a_resume(program: Program) -> None:
     defect = random_numbers_that_are_not_restored
     has_dropout = hasattr(loop(program.modules), "seed_dropout")
@@ -186,6 +194,7 @@ def the_same_data_on_all_ranks(modules: Any) -> None:
     )
 
 
+@in_ci
 def test_the_same_data_on_all_ranks(program: Program, whole: Lines) -> None:
     lines = program.two_ranks("same data", "train.steps=1", change=the_same_data_on_all_ranks)
     assert not ranks_share_the_batch(lines, whole)
@@ -218,6 +227,7 @@ def a_weight_that_nobody_sets(modules: Any) -> None:
     setattr(owner, name, forgetful)
 
 
+@in_ci
 def test_a_weight_that_nobody_sets_ends_the_run_in_its_first_training_step(
     program: Program, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,6 +240,7 @@ WITH_BEFORE = [f.name for f in FOLDERS if f.name in RECIPES and (f / "before.py"
 
 
 @pytest.mark.parametrize("program", WITH_BEFORE, indirect=True)
+@in_ci
 def test_without_psutil_the_run_ends_before_the_library_can_hang(
     program: Program, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

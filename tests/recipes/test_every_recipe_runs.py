@@ -3,7 +3,9 @@
 What differs between recipes stands in tests/golden/<recipe>.json: what must be installed, other
 layouts that must follow the same curve, options that must change nothing. A recipe without one
 fails here, so none can be forgotten. The words of the undisturbed run are those of `smoke` in its
-recipe.yaml. To record loss and samples again after an intended change of the numbers:
+recipe.yaml. CI asks one recipe for everything, the others for golden losses, resume, leaving and
+errors; `./run recipes` has the rest. To record loss and samples again after an intended change of
+the numbers:
 
     MUSTER_RECORD_GOLDEN=1 python -m pytest tests/recipes/test_every_recipe_runs.py -k smoke
 """
@@ -25,13 +27,11 @@ import pytest
 
 import resume
 from muster.recipe import load_recipe
-from tests.sessions.environment import belongs_here
+from tests.recipes.conftest import RECIPES, one_in_ci
 
 pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = sorted(path.parent for path in ROOT.glob("recipes/*/recipe.yaml"))
-RECIPES = [folder for folder in FOLDERS if belongs_here(folder.name)]  # ./run frameworks: the rest
 STEPS, EVERY = 20, 10
 
 
@@ -46,9 +46,9 @@ class Tried:
     golden_file: Path
 
 
-@pytest.fixture(scope="module", params=RECIPES, ids=lambda path: path.name)
+@pytest.fixture(scope="module", params=RECIPES)
 def tried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tried:
-    source: Path = request.param
+    source = ROOT / "recipes" / request.param
     golden_file = ROOT / "tests" / "golden" / f"{source.name}.json"
     golden = json.loads(golden_file.read_text())
     for module in golden["needs"]:
@@ -139,18 +139,19 @@ def test_resume_is_bitwise(tried: Tried, unbroken: Any, launch: Any, tmp_path: P
     assert ranks.done() == unbroken.done()
 
 
+@one_in_ci("tried")
 def test_another_layout_takes_the_same_samples_to_the_same_loss_and_back(
-    tried: Tried, unbroken: Any, launch: Any, tmp_path: Path
+    tried: Tried, unbroken: Any, launch_warm: Any, tmp_path: Path
 ) -> None:
     for number, other in enumerate(tried.golden["layouts"]):
         words = (*tried.words, "checkpoint.every=4", *other["words"])
         start = checkpoint(unbroken, 10)
-        there = launch(
+        there = launch_warm(
             tried.folder, tmp_path / f"{number}", other["ranks"], *words, MUSTER_RESUME=start
         )
         assert there.codes() == [0] * other["ranks"], there.errors()
         start = checkpoint(there, 16)
-        back = launch(
+        back = launch_warm(
             tried.folder, tmp_path / f"{number}b", tried.ranks, *tried.words, MUSTER_RESUME=start
         )
         assert back.codes() == [0] * tried.ranks, back.errors()
@@ -160,11 +161,12 @@ def test_another_layout_takes_the_same_samples_to_the_same_loss_and_back(
             assert column(ranks, "loss") == pytest.approx(want, rel=other["rtol"])
 
 
+@one_in_ci("tried")
 def test_one_process_starts_from_the_same_loss_and_a_broken_state_is_never_saved(
-    tried: Tried, unbroken: Any, launch: Any, tmp_path: Path
+    tried: Tried, unbroken: Any, launch_warm: Any, tmp_path: Path
 ) -> None:
     words = (f"train.steps={STEPS}", "optim.lr=1e38", "log.tensorboard=false")
-    one = launch(tried.folder, tmp_path, 1, *words)
+    one = launch_warm(tried.folder, tmp_path, 1, *words)
     assert one.codes() == [76]
     assert one.metrics()[1]["loss"] == pytest.approx(unbroken.metrics()[1]["loss"], rel=1e-6)
     assert one.metrics()[1]["samples"] == unbroken.metrics()[1]["samples"]
@@ -174,11 +176,11 @@ def test_one_process_starts_from_the_same_loss_and_a_broken_state_is_never_saved
 
 
 def test_leaving_when_asked_and_going_on(
-    tried: Tried, unbroken: Any, launch: Any, tmp_path: Path
+    tried: Tried, unbroken: Any, launch_warm: Any, tmp_path: Path
 ) -> None:
     """SIGUSR2 to one rank: all save and leave. Goes on with options that must change nothing."""
     words = (*tried.words, "checkpoint.every=1000")
-    ranks = launch(tried.folder, tmp_path / "1", tried.ranks, *words)
+    ranks = launch_warm(tried.folder, tmp_path / "1", tried.ranks, *words)
     ranks.wait_for(lambda: len(ranks.metrics()) >= 2)
     ranks.processes[1].send_signal(signal.SIGUSR2)
     assert ranks.codes() == [0] * tried.ranks, ranks.errors()
@@ -190,7 +192,7 @@ def test_leaving_when_asked_and_going_on(
 
     more = (*words, *tried.golden["same"], "checkpoint.every=5")
     start = checkpoint(ranks, step)
-    again = launch(tried.folder, tmp_path / "2", tried.ranks, *more, MUSTER_RESUME=start)
+    again = launch_warm(tried.folder, tmp_path / "2", tried.ranks, *more, MUSTER_RESUME=start)
     assert again.codes() == [0] * tried.ranks, again.errors()
     assert_same(again, unbroken, step + 1)
     assert again.done() == unbroken.done()
@@ -198,10 +200,10 @@ def test_leaving_when_asked_and_going_on(
 
 
 def test_finished_but_killed_before_done(
-    tried: Tried, unbroken: Any, launch: Any, tmp_path: Path
+    tried: Tried, unbroken: Any, launch_warm: Any, tmp_path: Path
 ) -> None:
     start = checkpoint(unbroken, STEPS)
-    ranks = launch(tried.folder, tmp_path, 1, f"train.steps={STEPS}", MUSTER_RESUME=start)
+    ranks = launch_warm(tried.folder, tmp_path, 1, f"train.steps={STEPS}", MUSTER_RESUME=start)
     assert ranks.codes() == [0], ranks.errors()
     assert ranks.done() == unbroken.done()
     assert ranks.metrics() == {}
@@ -218,10 +220,12 @@ def test_finished_but_killed_before_done(
     ],
 )
 def test_errors_are_one_line(  # noqa: PLR0917  (a row of the table)
-    tried: Tried, unbroken: Any, launch: Any, tmp_path: Path, words: Any, code: int, part: str
+    tried: Tried, unbroken: Any, launch_warm: Any, tmp_path: Path, words: Any, code: int, part: str
 ) -> None:
     start = checkpoint(unbroken, 10)
-    ranks = launch(tried.folder, tmp_path, 2, f"train.steps={STEPS}", *words, MUSTER_RESUME=start)
+    ranks = launch_warm(
+        tried.folder, tmp_path, 2, f"train.steps={STEPS}", *words, MUSTER_RESUME=start
+    )
     assert ranks.codes() == [code, code]
     first, second = ranks.errors()
     assert part in first
@@ -243,13 +247,14 @@ dist.Backend.register_backend("noted", make, devices=["cpu"])
 '''
 
 
+@one_in_ci("tried")
 def test_a_backend_that_a_plugin_registers_carries_the_collectives(
-    tried: Tried, unbroken: Any, launch: Any, tmp_path: Path
+    tried: Tried, unbroken: Any, launch_warm: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "noted_backend.py").write_text(PLUGIN)
     words = (*tried.words, "train.steps=2", "dist.plugin=noted_backend", "dist.backend=noted")
-    ranks = launch(
+    ranks = launch_warm(
         tried.folder, tmp_path / "run", tried.ranks, *words,
         PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path / 'plugins'}", NOTE=str(tmp_path / "note."),
     )  # fmt: skip
@@ -262,26 +267,28 @@ def test_a_backend_that_a_plugin_registers_carries_the_collectives(
 
 
 def test_a_missing_checkpoint_is_never_a_start_from_zero(
-    tried: Tried, launch: Any, tmp_path: Path
+    tried: Tried, launch_warm: Any, tmp_path: Path
 ) -> None:
     start = str(tmp_path / "step_00000099")
-    ranks = launch(tried.folder, tmp_path, 1, f"train.steps={STEPS}", MUSTER_RESUME=start)
+    ranks = launch_warm(tried.folder, tmp_path, 1, f"train.steps={STEPS}", MUSTER_RESUME=start)
     assert ranks.codes() == [65]
     assert ranks.errors()[0].count("\n") == 1
     assert ranks.metrics() == {}
 
 
-def test_a_newer_owner_ends_this_attempt(tried: Tried, launch: Any, tmp_path: Path) -> None:
+@one_in_ci("tried")
+def test_a_newer_owner_ends_this_attempt(tried: Tried, launch_warm: Any, tmp_path: Path) -> None:
     (tmp_path / "owner.json").write_text('{"token": 7}')
     words = ("train.steps=4000", "checkpoint.every=2", "dist.timeout_s=300")
-    ranks = launch(tried.folder, tmp_path, 2, *words, MUSTER_TOKEN="6")
+    ranks = launch_warm(tried.folder, tmp_path, 2, *words, MUSTER_TOKEN="6")
     assert ranks.codes() == [75, 75]
     assert "owned by token 7" in ranks.errors()[0]
     assert "".join(ranks.errors()).count("\n") == 1
     assert not [name for name in ranks.checkpoints() if not name.endswith(".tmp")]
 
 
-def test_a_full_disk_ends_all_ranks_with_74(tried: Tried, launch: Any, tmp_path: Path) -> None:
+@one_in_ci("tried")
+def test_a_full_disk_ends_all_ranks_with_74(tried: Tried, launch_warm: Any, tmp_path: Path) -> None:
     if os.geteuid() != 0 or not shutil.which("mount"):
         pytest.skip("needs root to mount a small file system")
     for number, more in enumerate(tried.golden["full_disk"]["words"]):
@@ -291,7 +298,7 @@ def test_a_full_disk_ends_all_ranks_with_74(tried: Tried, launch: Any, tmp_path:
         subprocess.run(["mount", "-t", "tmpfs", "-o", size, "t", small], check=True, timeout=20)
         try:
             words = ("train.steps=4000", "checkpoint.every=2", "dist.timeout_s=300", *more)
-            ranks = launch(tried.folder, small.parent, 2, *words)
+            ranks = launch_warm(tried.folder, small.parent, 2, *words)
             assert ranks.codes() == [74, 74], ranks.errors()
             assert "".join(ranks.errors()).count("\n") == 1
             assert "no space left: " in "".join(ranks.errors())  # said before anything was written
@@ -302,6 +309,7 @@ def test_a_full_disk_ends_all_ranks_with_74(tried: Tried, launch: Any, tmp_path:
             subprocess.run(["umount", small], check=True, timeout=20)
 
 
+@one_in_ci("tried")
 def test_one_process_by_hand_with_evaluation(tried: Tried, tmp_path: Path) -> None:
     """No supervisor, no variable, another folder; the recipe imports nothing of ours but resume.
 

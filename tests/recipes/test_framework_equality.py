@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 
 from muster.recipe import load_recipe
+from tests.recipes.conftest import WHOLE_IN_CI
 from tests.sessions.environment import belongs_here
 
 torch = pytest.importorskip("torch")
@@ -34,8 +35,13 @@ pytestmark = pytest.mark.torch
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = sorted(path.parent for path in ROOT.glob("recipes/*/recipe.yaml"))
 STATED = {f: json.loads((ROOT / "tests/golden" / f"{f.name}.json").read_text()) for f in FOLDERS}
-# One that is not compared has null there, and the page says why. ./run frameworks has the rest.
-RECIPES = [f for f in FOLDERS if belongs_here(f.name) and STATED[f]["equality"] is not None]
+# One that is not compared has null there, and the page says why. ./run recipes and frameworks have
+# what CI leaves out.
+ROWS = [
+    pytest.param(f, id=f.name, marks=() if f.name == WHOLE_IN_CI else (pytest.mark.slow,))
+    for f in FOLDERS
+    if belongs_here(f.name) and STATED[f]["equality"] is not None
+]
 GOLDEN = ROOT / "tests" / "golden" / "framework_equality.json"
 SEED, STEPS, HELD_OUT = 7, 20, 6
 
@@ -115,9 +121,9 @@ def need(recipe: Path) -> dict[str, Any]:
     return golden
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.name)
+@pytest.mark.parametrize("recipe", ROWS)
 def test_a_recipe_follows_transformers_and_they_read_what_it_exports(
-    recipe: Path, start: SimpleNamespace, launch: Any, tmp_path: Path
+    recipe: Path, start: SimpleNamespace, launch_warm: Any, tmp_path: Path
 ) -> None:
     mine = need(recipe)
     smoke = load_recipe(recipe).smoke
@@ -126,7 +132,7 @@ def test_a_recipe_follows_transformers_and_they_read_what_it_exports(
         f"data.dir={start.data}", f"checkpoint.every={STEPS}", f"eval.every={STEPS}",
         f"eval.samples={HELD_OUT}", "log.tensorboard=false", "dist.timeout_s=300",
     )  # fmt: skip
-    ranks = launch(recipe, tmp_path, smoke.ranks, *words)
+    ranks = launch_warm(recipe, tmp_path, smoke.ranks, *words)
     assert ranks.codes() == [0] * smoke.ranks, ranks.errors()
     golden, limits = json.loads(GOLDEN.read_text()), mine["equality"]
     metrics = ranks.metrics()
@@ -152,13 +158,13 @@ def test_a_recipe_follows_transformers_and_they_read_what_it_exports(
     assert held_out(model, start.samples) == pytest.approx(evaluated, rel=2e-6)
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.name)
+@pytest.mark.parametrize("recipe", ROWS)
 def test_weights_of_another_shape_are_one_line_before_training(
-    recipe: Path, start: SimpleNamespace, launch: Any, tmp_path: Path
+    recipe: Path, start: SimpleNamespace, launch_warm: Any, tmp_path: Path
 ) -> None:
     need(recipe)
     words = (f"train.init={start.folder}", f"data.dir={start.data}", "model.ffn_dim=384")
-    ranks = launch(recipe, tmp_path, 2, *words, "train.steps=1")
+    ranks = launch_warm(recipe, tmp_path, 2, *words, "train.steps=1")
     assert ranks.codes() == [78, 78]
     (line,) = "".join(ranks.errors()).splitlines()
     assert f"{start.folder}/config.json: intermediate_size is 352" in line

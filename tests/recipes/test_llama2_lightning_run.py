@@ -42,11 +42,11 @@ def checkpoint(ranks: Any, step: int) -> str:
 
 
 def test_sigterm_to_one_rank_inside_slurm_is_a_request_to_leave(
-    words: tuple[str, ...], launch: Any, tmp_path: Path
+    words: tuple[str, ...], launch_warm: Any, tmp_path: Path
 ) -> None:
     """Lightning's handler broadcasts inside the signal; its SLURMEnvironment requeues the job."""
     more = (*words, "train.steps=4000", "checkpoint.every=1000000")
-    ranks = launch(LIGHTNING, tmp_path, 2, *more, **SLURM)
+    ranks = launch_warm(LIGHTNING, tmp_path, 2, *more, **SLURM)
     ranks.wait_for(lambda: len(ranks.metrics()) >= 2)
     ranks.processes[1].send_signal(signal.SIGTERM)
     assert ranks.codes() == [0, 0], ranks.errors()
@@ -57,14 +57,14 @@ def test_sigterm_to_one_rank_inside_slurm_is_a_request_to_leave(
 
 
 def test_a_run_of_llama2_fsdp_goes_on_here_and_back_bit_for_bit(
-    words: tuple[str, ...], launch: Any, tmp_path: Path
+    words: tuple[str, ...], launch_warm: Any, tmp_path: Path
 ) -> None:
     more = (*words, "train.steps=9", "checkpoint.every=3", "train.micro_batch=2")
-    whole = launch(FSDP, tmp_path / "1", 2, *more)
+    whole = launch_warm(FSDP, tmp_path / "1", 2, *more)
     assert whole.codes() == [0, 0], whole.errors()
-    here = launch(LIGHTNING, tmp_path / "2", 2, *more, MUSTER_RESUME=checkpoint(whole, 3))
+    here = launch_warm(LIGHTNING, tmp_path / "2", 2, *more, MUSTER_RESUME=checkpoint(whole, 3))
     assert here.codes() == [0, 0], here.errors()
-    back = launch(FSDP, tmp_path / "3", 2, *more, MUSTER_RESUME=checkpoint(here, 6))
+    back = launch_warm(FSDP, tmp_path / "3", 2, *more, MUSTER_RESUME=checkpoint(here, 6))
     assert back.codes() == [0, 0], back.errors()
     same = ("loss", "samples", "grad_norm", "lr", "tokens")
     want = {step: [line[name] for name in same] for step, line in whole.metrics().items()}
@@ -90,7 +90,7 @@ class Mine(Logger):
 
 
 def test_loggers_of_a_user_see_the_number_of_the_training_step_after_a_resume(
-    words: tuple[str, ...], launch: Any, tmp_path: Path
+    words: tuple[str, ...], launch_warm: Any, tmp_path: Path
 ) -> None:
     """The progress counters of Lightning go on: a restart is not a new training step 1."""
     folder = tmp_path / "mine"
@@ -104,8 +104,10 @@ def test_loggers_of_a_user_see_the_number_of_the_training_step_after_a_resume(
     )
     more = (*words, "train.steps=4", "checkpoint.every=2")
     note = tmp_path / "note"
-    one = launch(folder, tmp_path / "1", 1, *more, NOTE=str(note))
+    one = launch_warm(folder, tmp_path / "1", 1, *more, NOTE=str(note))
     assert one.codes() == [0], one.errors()
-    two = launch(folder, tmp_path / "2", 1, *more, NOTE=str(note), MUSTER_RESUME=checkpoint(one, 2))
+    two = launch_warm(
+        folder, tmp_path / "2", 1, *more, NOTE=str(note), MUSTER_RESUME=checkpoint(one, 2)
+    )
     assert two.codes() == [0], two.errors()
     assert note.read_text().split() == [str(step) for step in (1, 2, 3, 4, 3, 4) for _ in range(2)]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("nemo")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]  # imports NeMo: ./run recipes
 
 PROGRAM = '''
 import json, os, sys, warnings
