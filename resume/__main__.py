@@ -5,6 +5,7 @@ One process saves files that exist already: they are moved into the checkpoint, 
 
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def main(argv: list[str]) -> int:
     if missing:
         print(f"resume save: {missing[0]}: no such file. Fix: write it first", file=sys.stderr)
         return 65
+    for number in (signal.SIGTERM, signal.SIGUSR2):  # whoever is to leave saves first
+        signal.signal(number, signal.SIG_IGN)
     os.environ.pop("MUSTER_BEAT_DIR", None)  # the trainer beats: signals are for its process
     try:
         _save(Run.from_env(), int(argv[1]), [Path(name) for name in argv[2:]])

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import py_compile
 import shutil
+import tempfile
 import zipfile
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 PACKAGES = ("muster", "healthcheck", "lifecycle", "resume", "slurm")
 SETTINGS = ("containers/docker", "containers/enroot")
@@ -29,6 +27,20 @@ def gather(checkout: Path, folder: Path) -> None:
         ignored = shutil.ignore_patterns("__pycache__", "examples")
         shutil.copytree(checkout / part, folder / part, ignore=ignored)
     (folder / "__main__.py").write_text(START)
+
+
+def make(checkout: Path, archive: Path) -> None:
+    """The archive of a checkout, with the PyYAML of this Python where there is no other in it."""
+    import yaml  # noqa: PLC0415 - whoever only wants `pack` may have none
+
+    with tempfile.TemporaryDirectory() as folder:
+        parts = Path(folder) / "parts"
+        gather(checkout, parts)
+        vendored = parts / "muster" / "_vendor" / "yaml"
+        if not vendored.exists():
+            ignored = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(Path(yaml.__file__).parent, vendored, ignore=ignored)
+        pack(parts, archive)
 
 
 def pack(folder: Path, archive: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from muster.cluster import people
 from muster.cluster.cluster import BREAKS, HEAD_VERBS, UP_TIMEOUT_S, VERBS, LocalCluster
 from muster.cluster.shape import Shape, setting
 from muster.errors import MusterError, UsageError
@@ -39,6 +40,7 @@ def _add_verbs(verbs: Any) -> None:
         "--prolog", action="store_true", help="check nodes in Slurm's prolog and epilog"
     )
     up.add_argument("--out-of-service", action="append", default=[], metavar="NODE")
+    up.add_argument("--people", metavar="ana,ben", help="users (root only)")
     up.add_argument(
         "--created",
         action="store_true",
@@ -87,6 +89,7 @@ def _up(args: argparse.Namespace) -> int:
         prolog=args.prolog,
         out_of_service=tuple(args.out_of_service),
         created=args.created,
+        people=people.names(args.people) if args.people is not None else (),
     )
     if args.fresh and not args.created:
         raise UsageError("--fresh", "goes with --created", "muster cluster up --created --fresh")

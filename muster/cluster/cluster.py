@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from muster import process
-from muster.cluster import enter, packages
+from muster.cluster import enter, packages, people
 from muster.cluster.folder import Folder, check_ours, stop, wait_end
 from muster.cluster.shape import Shape
 from muster.errors import TemporaryError, UnavailableError, UsageError, did_you_mean
@@ -106,11 +106,13 @@ class LocalCluster:
             fresh: of a created cluster: on empty disks, though there are some from the last time.
 
         Raises:
-            UsageError: it is up in another shape, or there is no process `owner_pid`.
+            UsageError: it is up in another shape, there is no process `owner_pid`, or the people
+                cannot be had.
             UnavailableError: packages or namespaces are missing, or it did not come up.
         """
         if owner_pid is not None and not Path(f"/proc/{owner_pid}").exists():
             raise UsageError(f"--owner-pid {owner_pid}", "no such process", "give a living one")
+        people.check(self.shape.people, self.folder.path)
         packages.ensure()
         packages.ensure_namespaces()
         self.folder.make_home()

@@ -74,12 +74,13 @@ def run(folder: Folder, order: Order) -> int:
     env = environment(folder, os.environ) if order.env is None else dict(order.env)
     me = Owner(pwd.getpwuid(os.getuid()).pw_name, os.getuid(), os.getgid())
     target = init if order.node is None else node_init(folder, init, order.node)
-    account = None if order.user in (None, me.name) else _account(order.user, me)
     argv = list(order.argv) if order.machine else [*me.prefix, *order.argv]
-    if account is not None:
-        env.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name)
     cwd = Path.cwd()
     _join(target, nested=me.uid != 0)
+    # Now that we are inside: people of the cluster are unknown outside.
+    account = None if order.user in (None, me.name) else _account(order.user, me)
+    if account is not None:
+        env.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name)
     signal.pthread_sigmask(signal.SIG_BLOCK, [*FORWARDED, signal.SIGCHLD])
     sys.stdout.flush()
     child = os.fork()
@@ -151,7 +152,8 @@ def _account(name: Optional[str], me: Owner) -> pwd.struct_passwd:
     try:
         return pwd.getpwnam(name or "")
     except KeyError as error:
-        raise UsageError(f"--user {name}", "no such user", "see getent passwd") from error
+        fix = "muster cluster exec -- getent passwd"
+        raise UsageError(f"--user {name}", "no such user", fix) from error
 
 
 def _join(pid: int, *, nested: bool) -> None:
@@ -182,8 +184,8 @@ def _become(
             os.setuid(account.pw_uid)
         try:
             os.chdir(cwd)
-        except OSError:
-            os.chdir("/")
+        except OSError:  # our folder is closed to him, or is not there
+            os.chdir("/" if account is None else account.pw_dir)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [*FORWARDED, signal.SIGCHLD])
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and that is inherited
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from muster.cluster import archive, people
 from muster.cluster.shape import HEAD, SUBNET, Shape
 
 SCRIPTS = {
@@ -74,7 +75,11 @@ def write(folder: Path, shape: Shape, owner: Owner, python: str, checkout: str) 
         (folder / "hooks" / name).parent.mkdir(mode=0o755, exist_ok=True)
         _put(folder / "hooks" / name, (Path(checkout) / "slurm" / name).read_text(), 0o755)
     _put(folder / "hooks/muster.env", muster_env(folder))
-    _put(folder / "bin/muster", muster_wrapper(python, checkout), 0o755)
+    if shape.people:  # whose eyes our checkout and our Python may be closed to
+        archive.make(Path(checkout), folder / "bin/muster")
+        people.write(folder, shape.people)
+    else:
+        _put(folder / "bin/muster", muster_wrapper(python, checkout), 0o755)
     _put(folder / "etc/slurm.conf", slurm_conf(folder, shape, owner))
     _put(folder / "etc/gres.conf", gres_conf(folder, shape))
     _put(folder / "etc/hosts", hosts(shape))

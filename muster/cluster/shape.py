@@ -34,6 +34,7 @@ class Shape:
         prolog: Slurm checks a node with muster's prolog and epilog before and after every job.
         out_of_service: nodes that an administrator drained before anybody came.
         created: machines with roots of their own, made nodes by lifecycle/.
+        people: users that only the cluster knows, each with a home of its own.
         accounting: of a created cluster: MariaDB and slurmdbd run on its head.
     """
 
@@ -46,6 +47,7 @@ class Shape:
     out_of_service: tuple[str, ...] = ()
     created: bool = False
     accounting: bool = False
+    people: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _within("--nodes", self.nodes, 1, MAX_NODES)
@@ -54,9 +56,10 @@ class Shape:
         _within("--boot-s", self.boot_s, 0, 600)
         for name in self.out_of_service:
             self.check_node(name)
-        if self.created and (self.prolog or self.out_of_service):
+        if self.created and (self.prolog or self.out_of_service or self.people):
             what = "goes with clusters that are not created"
-            raise UsageError("--prolog or --out-of-service", what, "leave one of both out")
+            option = "--prolog, --out-of-service or --people"
+            raise UsageError(option, what, "leave one of both out")
         if self.accounting and not self.created:
             raise UsageError("--accounting", "goes with --created", "add it, or leave it out")
 
@@ -100,8 +103,8 @@ class Shape:
     def from_json(cls, data: dict[str, Any]) -> Shape:
         """The inverse of `to_json` after a trip through JSON, which has no tuples."""
         settings = tuple((str(key), str(value)) for key, value in data["settings"])
-        rest = {k: v for k, v in data.items() if k not in {"settings", "out_of_service"}}
-        return cls(**rest, settings=settings, out_of_service=tuple(data["out_of_service"]))
+        lists = {name: tuple(data[name]) for name in ("out_of_service", "people")}
+        return cls(**{**data, **lists, "settings": settings})
 
 
 def setting(text: str) -> tuple[str, str]:

@@ -24,8 +24,8 @@ world::network() {
 
 world::etc() {
   local file
-  for file in hosts resolv.conf nsswitch.conf; do
-    [[ ! -e /etc/$file ]] || mount --bind "$CLUSTER/etc/$file" "/etc/$file"
+  for file in hosts resolv.conf nsswitch.conf passwd group; do
+    [[ ! -e /etc/$file || ! -e $CLUSTER/etc/$file ]] || mount --bind "$CLUSTER/etc/$file" "/etc/$file"
   done
 }
 

@@ -22,6 +22,7 @@ HTML_LINK = re.compile(r"""\b(?:src|srcset|href)=["']([^"']+)["']""")
 HTML_ANCHOR = re.compile(r"""\b(?:id|name)=["']([^"']+)["']""")
 ELSEWHERE = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 NOT_RUN = re.compile(r"<!--\s*not run:\s*(.*?)\s*-->")
+AS_ROOT = re.compile(r"<!--\s*as root\s*-->")
 TIME_LIMIT = re.compile(r"<!--\s*time limit:\s*(\d+)\s*s\s*-->")
 TREE = re.compile(r"<!--\s*tree\s*-->")
 
@@ -40,6 +41,11 @@ class Block:
         """Why the block is not run; None: it is run."""
         found = NOT_RUN.search(self.above)
         return found[1] if found else None
+
+
+def _can_run(block: Block, *, root: bool) -> bool:
+    for_us = root or not AS_ROOT.search(block.above)
+    return block.language == "bash" and block.not_run is None and for_us
 
 
 def files(root: Path) -> list[str]:
@@ -131,12 +137,13 @@ def broken_links(root: Path, name: str) -> list[str]:
     return problems
 
 
-def script(page: str) -> str:
+def script(page: str, *, root: bool) -> str:
     """One bash script of all blocks of a page that are run, in order; empty: nothing is run.
 
-    Each block first says where it is from, so that a failure names its line.
+    Each block first says where it is from, so that a failure names its line. Without `root` those
+    are left out that only root can run.
     """
-    runs = [block for block in blocks(page) if block.language == "bash" and block.not_run is None]
+    runs = [block for block in blocks(page) if _can_run(block, root=root)]
     if not runs:
         return ""
     parts = [f"echo '## the block at line {block.line}' >&2\n{block.text}" for block in runs]

@@ -1,6 +1,7 @@
 """The bash blocks of README, tutorials and how-to pages are run as a reader would, in a copy.
 
 A block that cannot be run is marked in the page, with the reason: `<!-- not run: needs a GPU -->`.
+`<!-- as root -->` leaves one out where root does not run the tests.
 `<!-- time limit: 600 s -->` anywhere in a page gives its blocks more than the usual time.
 """
 
@@ -20,6 +21,7 @@ from tests.docs import pages
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_IN = re.compile(r"^(README\.md|docs/(tutorials|how-to)/.*\.md)$")
+ROOT_HERE = os.geteuid() == 0
 USES_CLUSTER = re.compile(r"\bmuster cluster\b|\b(sbatch|srun|salloc|scontrol|sinfo|squeue)\b")
 
 
@@ -27,7 +29,7 @@ def runnable() -> list[object]:
     """One parameter for each page that has something to run."""
     found: list[object] = []
     for name in filter(RUN_IN.match, pages.files(ROOT)):
-        script = pages.script((ROOT / name).read_text(encoding="utf-8"))
+        script = pages.script((ROOT / name).read_text(encoding="utf-8"), root=ROOT_HERE)
         if script:
             marks = [pytest.mark.cluster] if USES_CLUSTER.search(script) else []
             found.append(pytest.param(name, marks=marks, id=name))
@@ -85,7 +87,10 @@ def test_commands_of_the_page_work(name: str, tmp_path: Path) -> None:
     page = (ROOT / name).read_text(encoding="utf-8")
     copy_repository(ROOT, tmp_path / "muster")
     code, output = run_script(
-        pages.script(page), tmp_path / "muster", tmp_path / "home", pages.time_limit_s(page)
+        pages.script(page, root=ROOT_HERE),
+        tmp_path / "muster",
+        tmp_path / "home",
+        pages.time_limit_s(page),
     )
     assert code == 0, f"{name}: exit code {code}\n{output[-6000:]}"
 
@@ -106,16 +111,26 @@ def test_blocks_run_in_order_and_the_failing_one_is_named(tmp_path: Path) -> Non
         "```bash\nwhere=here\n```\n```text\nexit 9\n```\n<!-- not run: costs money -->\n"
         '```bash\nexit 8\n```\n```bash\necho "$where"\nfalse | true\necho not reached\n```\n'
     )
-    code, output = run_script(pages.script(page), tmp_path / "copy", tmp_path / "home", 60)
+    code, output = run_script(
+        pages.script(page, root=ROOT_HERE), tmp_path / "copy", tmp_path / "home", 60
+    )
     assert code == 1
     assert output == "## the block at line 1\n## the block at line 11\nhere\n"
+
+
+def test_what_only_root_can_run_is_left_out_for_others() -> None:
+    page = "```bash\necho all\n```\n<!-- as root -->\n```bash\necho root\n```\n"
+    assert "echo root" in pages.script(page, root=True)
+    assert pages.script(page, root=False).splitlines()[-1] == "echo all"
 
 
 def test_a_page_that_waits_for_ever_is_ended(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     page = "<!-- time limit: 1 s -->\n```bash\nsleep 600 & wait\n```\n"
     limit_s = pages.time_limit_s(page)
-    code, _ = run_script(pages.script(page), tmp_path / "copy", tmp_path / "home", limit_s)
+    code, _ = run_script(
+        pages.script(page, root=ROOT_HERE), tmp_path / "copy", tmp_path / "home", limit_s
+    )
     assert code is None
 
 

@@ -432,6 +432,29 @@ def test_python_m_resume_save(tmp_path: Path) -> None:
     assert (code, said.count("\n")) == (74, 1)
 
 
+ASKED_TO_LEAVE = """
+import os, signal, sys
+from resume import __main__ as program
+real = program._save
+def save(*words):
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        os.kill(os.getpid(), number)
+    real(*words)
+program._save = save
+sys.exit(program.main(["save", "5", "f"]))
+"""
+
+
+def test_python_m_resume_save_is_not_ended_by_who_is_preempted(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("1")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "MUSTER_RUN_DIR": str(tmp_path / "run"),
+           "MUSTER_TOKEN": "1"}  # fmt: skip
+    words = [sys.executable, "-c", ASKED_TO_LEAVE]
+    done = subprocess.run(words, cwd=tmp_path, env=env, timeout=LONG, check=False)
+    assert done.returncode == 0
+    assert verify(tmp_path / "run/checkpoints/step_00000005") == []
+
+
 def test_file_that_was_hashed_while_it_was_written_is_not_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

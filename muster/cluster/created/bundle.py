@@ -11,9 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
-
-from muster.cluster.archive import PACKAGES, SETTINGS, gather, pack
+from muster.cluster.archive import PACKAGES, SETTINGS
+from muster.cluster.archive import make as make_archive
 
 _SUFFIXES = {".py", ".sh", ".yaml", ".json", ".conf", ".env", ".fstab", ".c"}
 
@@ -46,16 +45,9 @@ def make(checkout: Path, place: Path) -> Path:
 
 
 def _upload(checkout: Path, draft: Path) -> None:
-    parts = draft / "parts"
-    gather(checkout, parts)
-    vendored = parts / "muster" / "_vendor" / "yaml"
-    if not vendored.exists():
-        ignored = shutil.ignore_patterns("__pycache__", "*.so")
-        shutil.copytree(Path(yaml.__file__).parent, vendored, ignore=ignored)
     scripts = shutil.ignore_patterns("*.py", "__pycache__", "examples")
     shutil.copytree(checkout / "lifecycle", draft, ignore=scripts, dirs_exist_ok=True)
-    pack(parts, draft / "muster.pyz")
-    shutil.rmtree(parts)
+    make_archive(checkout, draft / "muster.pyz")
     draft.chmod(0o755)
 
 
