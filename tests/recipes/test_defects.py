@@ -240,7 +240,6 @@ WITH_BEFORE = [f.name for f in FOLDERS if f.name in RECIPES and (f / "before.py"
 
 
 @pytest.mark.parametrize("program", WITH_BEFORE, indirect=True)
-@in_ci
 def test_without_psutil_the_run_ends_before_the_library_can_hang(
     program: Program, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
