@@ -35,13 +35,16 @@ slurmctld::known_to_accounting() {
   timeout 30 sacctmgr -nP show cluster format=cluster 2>/dev/null | grep -qxF "${C_NAME,,}"
 }
 
-# With the files that are there now. Nodes take theirs from it; those that run already must be told.
+# With the files that are there now. Nodes take theirs from it; those that run already must be told. At its very first start
+# there are none: a slurmd that is just starting may crash when it is told.
 slurmctld::restart() { # sum of the files
+  local again=
+  [[ ! -e $C_SLURM_STATE_DIR/clustername ]] || again=yes
   slurmctld::accepted
   slurmctld::accounting
   service::restart slurmctld slurmctld slurmctld
   wait::until 60 slurmctld::answers || step::fail 75 "slurmctld does not answer after 60 s: $(slurm::why "$LOG")"
-  timeout 60 scontrol reconfigure || echo "not all nodes could be told of new files: they ask when they start"
+  [[ -z $again ]] || timeout 60 scontrol reconfigure || echo "not all nodes could be told of new files: they ask when they start"
   service::note_start "$1" slurmctld
 }
 

@@ -59,6 +59,16 @@ slurmd::taken() {
   [[ -n $state && $state != *[*]* && $state != *UNKNOWN* && $state != *NOT_RESPONDING* ]]
 }
 
+# No use in waiting for a slurmd that has ended; systemd starts its own again in a while.
+slurmd::taken_or_ended() {
+  slurmd::taken || { ! service::systemd && service::gone slurmd; }
+}
+
+slurmd::wait_taken() {
+  wait::until 120 slurmd::taken_or_ended || step::fail 75 "slurmctld does not know $N_NAME after 120 s: $(slurm::why "$LOG")"
+  slurmd::taken || step::fail 75 "slurmd has ended: $(slurm::why "$LOG")"
+}
+
 # slurmctld drains a node that has less than slurm.conf says.
 slurmd::fits() {
   local reason
@@ -90,8 +100,7 @@ CONF
     step::fail 75 "no slurmctld answers at $(slurm::controllers) after 900 s: is the head being created?"
   mapfile -t files < <(find "$DROP_INS" -name '*.conf' | sort)
   want::service_with "$(service::sum "$DEFAULTS" "${files[@]}")" slurmd slurmd slurmd::daemon
-  slurmd::taken || step::differs "slurmctld does not know this node" || wait::until 120 slurmd::taken ||
-    step::fail 75 "slurmctld does not know $N_NAME after 120 s: $(slurm::why "$LOG")"
+  slurmd::taken || step::differs "slurmctld does not know this node" || slurmd::wait_taken
   slurmd::fits
 }
 

@@ -47,6 +47,11 @@ def _add_verbs(verbs: Any) -> None:
         help="machines with roots of their own, made nodes by lifecycle/ (root only)",
     )
     up.add_argument("--fresh", action="store_true", help="with --created: on empty disks")
+    up.add_argument(
+        "--accounting",
+        action="store_true",
+        help="with --created: MariaDB and slurmdbd on the head",
+    )
     up.add_argument("--owner-pid", type=int, help="end the cluster when this process ends")
     up.add_argument("--timeout-s", type=float, default=UP_TIMEOUT_S)
     down = _verb(verbs, "down", _down, "end it and remove its files")
@@ -90,6 +95,7 @@ def _up(args: argparse.Namespace) -> int:
         out_of_service=tuple(args.out_of_service),
         created=args.created,
         people=people.names(args.people) if args.people is not None else (),
+        accounting=args.accounting,
     )
     if args.fresh and not args.created:
         raise UsageError("--fresh", "goes with --created", "muster cluster up --created --fresh")

@@ -37,6 +37,7 @@ pytestmark = [
     pytest.mark.usefixtures("slurm_here"),
 ]
 slow = pytest.mark.slow
+TOLD = "Processing Reconfiguration Request"
 
 
 @pytest.fixture
@@ -53,6 +54,8 @@ def test_a_cluster_comes_up_runs_a_job_and_again_not_a_byte_differs(
     done = cluster.create(**dict.fromkeys(names, CREATE))
     assert done["head"]["slurmctld"] == done["n1"]["slurmd"] == done["n2"]["slurmd"] == "changed"
     assert "a job ran on n1 n2" in cluster.log("head", "validation")
+    # Nobody had older files: who tells a slurmd that is just starting may make it crash.
+    assert TOLD not in cluster["head"].file("/var/log/slurm/slurmctld.log").read_text()
     out = cluster.works("head", "srun -N2 bash -c 'echo $NCCL_X'; NCCL_X=own srun -n1 env")
     assert out.splitlines()[:2] == ["it's $HOME"] * 2
     assert {"NCCL_X=own", "NCCL_DEBUG=WARN"} <= set(out.splitlines())
@@ -78,6 +81,7 @@ def test_a_node_is_added_and_the_job_that_runs_stays(cluster: SmallCluster) -> N
     cluster.describe(group("compute", "n1", "n2"))
     done = cluster.create(head=f"{CONTROLLER} --only validation", n1=WORKER, n2=WORKER)
     assert (done["head"]["slurm_conf"], done["head"]["slurmctld"]) == ("changed", "changed")
+    assert TOLD in cluster["head"].file("/var/log/slurm/slurmctld.log").read_text()
     assert done["n1"] == {**dict.fromkeys(done["n1"], "unchanged"), "hosts": "changed"}
     assert cluster.works("n1", "pgrep -x slurmd") == slurmd
     look = "cat /run/slurm/conf/*.conf; scontrol show config"
@@ -100,6 +104,25 @@ def test_a_slurmctld_that_comes_late_is_waited_for(cluster: SmallCluster) -> Non
     cluster.create(head=CONTROLLER)
     out = early.communicate()[0]
     assert early.returncode == 0, out
+    assert cluster.works("head", "srun -w n1 hostname") == "n1\n"
+
+
+CRASH = """\
+#!/bin/bash
+/opt/real/slurmd "$@" || exit
+[[ -e /root/crashed ]] || kill -KILL "$(</run/slurmd.pid)"
+touch /root/crashed
+"""
+
+
+@slow
+def test_a_slurmd_that_crashes_is_not_waited_for(cluster: SmallCluster) -> None:
+    cluster.create(head=CONTROLLER)
+    cluster.works("n1", "mkdir -p /opt/real; mv /usr/sbin/slurmd /opt/real")
+    cluster.works("n1", 'echo "$CRASH" >/usr/sbin/slurmd; chmod 755 /usr/sbin/slurmd', CRASH=CRASH)
+    out = cluster.works("n1", WORKER)
+    assert "slurmd: changed after 2 tries" in out
+    assert "slurmd has ended" in cluster.log("n1", "slurmd")
     assert cluster.works("head", "srun -w n1 hostname") == "n1\n"
 
 

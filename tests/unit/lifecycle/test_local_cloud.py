@@ -12,7 +12,8 @@ import pytest
 from lifecycle.description import hyperpod, load
 from lifecycle.description.model import Description
 from lifecycle.description.nodes import all_nodes
-from muster.cluster import enter
+from muster.cli import main
+from muster.cluster import LocalCluster, enter
 from muster.cluster.archive import PACKAGES, SETTINGS
 from muster.cluster.created import bundle, description, files, image
 from muster.cluster.shape import Shape
@@ -76,6 +77,16 @@ def test_without_gpus_and_accounting(tmp_path: Path) -> None:
 def test_what_does_not_go_together_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         Shape(**values)  # type: ignore[arg-type]
+
+
+def test_accounting_is_asked_for_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Shape] = []
+    monkeypatch.setattr(LocalCluster, "up", lambda self, *_, **__: seen.append(self.shape))
+    assert main(["cluster", "up", "--created", "--accounting", "--nodes", "2"]) == 0
+    assert main(["cluster", "up", "--created", "--nodes", "2"]) == 0
+    assert [shape.accounting for shape in seen] == [True, False]
+    assert main(["cluster", "up", "--accounting"]) == 64
+    assert len(seen) == 2
 
 
 def test_a_shape_goes_through_json() -> None:
