@@ -20,7 +20,7 @@ secret::fetch() {
     secret::random >"$part"
   fi
   [[ -s $part ]] || step::fail 75 "the secret from ${file:-$1} is empty"
-  mv -f "$part" "$place"
+  if cmp -s "$part" "$place"; then rm -f "$part"; else mv -f "$part" "$place"; fi
 }
 
 # secret::stale NAME FILE: the file, if there is one, holds another secret by now. A command is not asked again for that.

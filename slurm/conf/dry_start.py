@@ -42,6 +42,7 @@ _HARMLESS = re.compile(
     r"MailProg|mpi/|MPI:|PMIx|Could not open \w+ state file|create_mmap|Trying backup state"
     r"|Zero Bytes were transmitted"  # our own look at its port
     r"|not responding|Connection refused|agent/"  # there are no such nodes
+    r"|High latency for \d+ calls"  # this machine is busy
 )
 _GRES = re.compile(r"Gres Name=gpu\b.*?\bCount=(\d+)")
 _DEVICE = re.compile(r"\bFile=\S*/(\S+)", re.IGNORECASE)

@@ -15,7 +15,7 @@ from muster.cluster.created.creation import Created
 # Everything that steps write, on the machine and on the shared disk: mode, owner, date, content.
 # Not of a step's making: logs, and what the runner itself keeps and writes anew each time.
 LOOK = r"""
-find /etc /usr/local/bin /usr/local/lib/slurm /var/lib/muster /var/log/slurm /fsx /root \
+find /etc /usr/local/bin /usr/local/lib/slurm /var/lib/muster/create /var/log/slurm /fsx /root \
   -xdev -type f \
   ! -path '*/ledger*' ! -name '*.log' ! -name step.lock ! -name lock ! -name differences \
   ! -name facts.sh ! -name description.json ! -name 'started.*' \
