@@ -25,7 +25,7 @@ find /etc /usr/local/bin /usr/local/lib/slurm /var/lib/muster/create /var/log/sl
 
 def configuration(cluster: LocalCluster, name: str) -> str:
     """One line for each file of a machine that a step may have written."""
-    done = cluster.exec(["bash", "-c", LOOK], node=name, timeout_s=120)
+    done = cluster.exec(["bash", "-c", LOOK], node=name, timeout_s=300)
     assert done.out.count("\n") > 20
     return done.out
 
@@ -40,7 +40,7 @@ def steps(created: Created) -> dict[str, str]:
     return dict(re.findall(r"^([a-z_]+): (changed|unchanged|failed)", created.out, re.MULTILINE))
 
 
-def script(cluster: LocalCluster, name: str, text: str, timeout_s: float = 120) -> str:
+def script(cluster: LocalCluster, name: str, text: str, timeout_s: float = 300) -> str:
     """What a script of bash prints on a machine, which ends well."""
     done = cluster.exec(["bash", "-euo", "pipefail", "-c", text], node=name, timeout_s=timeout_s)
     assert done.ok, f"{name}: {done.out}{done.err}"
@@ -53,12 +53,12 @@ def job(cluster: LocalCluster, num_nodes: int, user: str = "ana") -> list[str]:
     command = (
         f"cd && rm -f job.out && sbatch {words} --wrap 'srun hostname' >/dev/null && cat job.out"
     )
-    done = cluster.exec(["bash", "-c", command], user=user, timeout_s=180)
+    done = cluster.exec(["bash", "-c", command], user=user, timeout_s=600)
     assert done.ok, done.out + done.err
     return sorted(done.out.split())
 
 
-def until(condition: Callable[[], bool], what: str, limit_s: float = 180) -> None:
+def until(condition: Callable[[], bool], what: str, limit_s: float = 600) -> None:
     """Poll it until it holds; a generous limit, never a claim about time."""
     end = time.monotonic() + limit_s
     while not condition():
