@@ -41,7 +41,7 @@ def created(name: str, shape: Shape) -> Iterator[LocalCluster]:
     """Created from nothing. Leave it as you found it."""
     one = LocalCluster(f"{name}{os.getpid()}", shape)
     try:
-        one.up(owner_pid=os.getpid(), fresh=True)
+        one.up(owner_pid=os.getpid(), timeout_s=600, fresh=True)
         yield one
     finally:
         one.down()
@@ -98,7 +98,7 @@ def test_the_same_cluster_starts_again_from_its_disks(full: LocalCluster) -> Non
     full.save_disks()
     again = LocalCluster(f"{full.name}-d", full.shape)
     try:
-        again.up(owner_pid=os.getpid())
+        again.up(owner_pid=os.getpid(), timeout_s=600)
         assert "\nIMAGE=/" in (again.folder.path / "etc" / "world.env").read_text()
         assert len(set(job(again, 2))) == 2
         done = create(again)

@@ -49,7 +49,7 @@ def held(slurm_here: None) -> Iterator[Callable[..., LocalCluster]]:
             f"h{os.getpid()}-{len(made)}", Shape(created=True, boot_s=0, **{"nodes": 1, **shape})
         )
         made.append(one)
-        one.up(owner_pid=os.getpid(), hold=True)
+        one.up(owner_pid=os.getpid(), timeout_s=600, hold=True)
         return one
 
     yield make
@@ -79,15 +79,33 @@ def log(cluster: LocalCluster, name: str, step: str) -> str:
     return script(cluster, name, f"cat /var/log/muster/create/{step}.log")
 
 
-# What goes wrong on which machine, and for how long.
+# What goes wrong on which machine, until a while after the step that meets it has begun.
+BEGUN = r"""
+ledger=/var/lib/muster/create/ledger.json
+begun() { until grep -sA1 "\"$1\"" $ledger | grep -q applying; do sleep 0.2; done; }
+"""
 LATE = {
     # Somebody's apt holds the lock, a minute long.
-    "n1": "cat >/run/hold.py; python3 /run/hold.py /var/lib/dpkg/lock-frontend 60",
-    "n2": "mkdir /run/late; mount --move /fsx /run/late; sleep 45; mount --move /run/late /fsx",
+    "n1": """
+      cat >/run/hold.py
+      python3 /run/hold.py /var/lib/dpkg/lock-frontend 900 &
+      begun packages
+      sleep 60
+      kill $!""",
+    "n2": """
+      mkdir /run/late
+      mount --move /fsx /run/late
+      begun mounts
+      sleep 30
+      mount --move /run/late /fsx""",
     # A name server that never answers: each question costs ten seconds.
-    "n4": "echo 'nameserver 10.77.0.99' >/etc/resolv.conf; sleep 30; : >/etc/resolv.conf",
-    "n6": "mount -o remount,bind,ro /fsx; sleep 45; mount -o remount,bind,rw /fsx",
-    "n7": "ip address del 10.77.0.17/24 dev eth0; sleep 15; ip address add 10.77.0.17/24 dev eth0",
+    "n4": "echo 'nameserver 10.77.0.99' >/etc/resolv.conf; begun mounts; : >/etc/resolv.conf",
+    "n6": "mount -o remount,bind,ro /fsx; begun mounts; sleep 30; mount -o remount,bind,rw /fsx",
+    "n7": """
+      ip address del 10.77.0.17/24 dev eth0
+      until pgrep -f 'muster.pyz create' >/dev/null; do sleep 0.2; done
+      sleep 30
+      ip address add 10.77.0.17/24 dev eth0""",
     "n0": """
       mkdir -p /opt/late
       mv /usr/sbin/mariadbd /opt/late
@@ -110,7 +128,7 @@ def test_everything_is_late_at_once_and_one_is_killed(held: Callable[..., LocalC
         script(cluster, name, f"{forget}; echo '{source}' >/etc/apt/sources.list")
     with ExitStack() as troubles, ThreadPoolExecutor(3) as pool:
         for name, text in LATE.items():
-            troubles.enter_context(in_background(cluster, name, text, HOLD))
+            troubles.enter_context(in_background(cluster, name, BEGUN + text, HOLD))
         cluster.node("cut", "n3")
         back = threading.Timer(30, cluster.node, ("uncut", "n3"))
         back.start()
