@@ -35,11 +35,16 @@ slurmctld::known_to_accounting() {
   timeout 30 sacctmgr -nP show cluster format=cluster 2>/dev/null | grep -qxF "${C_NAME,,}"
 }
 
+# Whether nodes may run with files of a slurmctld before: of this machine, or of the one that it replaces.
+slurmctld::ran_before() {
+  [[ -e $C_SLURM_STATE_DIR/clustername ]] || timeout 20 test -e "$C_SHARED_DIR/ledger/$N_NAME.json"
+}
+
 # With the files that are there now. Nodes take theirs from it; those that run already must be told. At its very first start
 # there are none: a slurmd that is just starting may crash when it is told.
 slurmctld::restart() { # sum of the files
   local again=
-  [[ ! -e $C_SLURM_STATE_DIR/clustername ]] || again=yes
+  ! slurmctld::ran_before || again=yes
   slurmctld::accepted
   slurmctld::accounting
   service::restart slurmctld slurmctld slurmctld
