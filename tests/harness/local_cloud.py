@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
@@ -9,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from muster.cluster import LocalCluster
+from muster.cluster import LocalCluster, Shape
+from muster.cluster.created import creation
 from muster.cluster.created.creation import Created
 
 # Everything that steps write, on the machine and on the shared disk: mode, owner, date, content.
@@ -21,6 +23,21 @@ find /etc /usr/local/bin /usr/local/lib/slurm /var/lib/muster/create /var/log/sl
   ! -name facts.sh ! -name description.json ! -name 'started.*' \
   -printf '%p %m %u:%g %T@\n' -exec sha256sum {} + 2>/dev/null | sort
 """
+
+
+def created(name: str, shape: Shape) -> Iterator[LocalCluster]:
+    """Created from nothing, and taken down at the end: for fixtures of a module."""
+    one = LocalCluster(f"{name}{os.getpid()}", shape)
+    try:
+        one.up(owner_pid=os.getpid(), timeout_s=600, fresh=True)
+        yield one
+    finally:
+        one.down()
+
+
+def create(cluster: LocalCluster) -> dict[str, Created]:
+    """Run lifecycle/on_create.sh on all machines: how it ended on each."""
+    return creation.create(cluster, cluster.shape.machines)
 
 
 def configuration(cluster: LocalCluster, name: str) -> str:
