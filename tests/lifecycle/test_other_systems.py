@@ -1,7 +1,9 @@
 """Where Ubuntu 22.04 and 24.04 differ from Debian 12 as steps see it: by the files that differ.
 
 These machines are Debian's in all else. What was learnt the hard way with each of them is in the
-table: PEP 668, needrestart, user namespaces behind AppArmor, sources of apt in the new form.
+table: PEP 668, needrestart, user namespaces behind AppArmor, sources of apt in the new form. An
+sshd that systemd starts is in test_ssh_access.py, a /var/log that the group syslog may write in
+test_log_rotation.py.
 """
 
 from __future__ import annotations
@@ -114,6 +116,30 @@ def test_a_machine_without_user_namespaces_is_one_line(tmp_path: Path) -> None:
     rc, out = machines["n1"].run(keys + CHOSEN)
     assert rc == 65, out
     assert "user.max_user_namespaces is 0 here: Enroot needs user namespaces" in out
+
+
+# What Ubuntu 22.04 has of Slurm itself.
+OLD_SLURM = "#!/bin/sh\necho slurm-wlm 21.08.5\n"
+
+
+def test_the_slurm_of_ubuntu_22_is_too_old_and_that_is_one_line(tmp_path: Path) -> None:
+    head = Machines(tmp_path)["head"]
+    put(head, "/usr/sbin/slurmctld", OLD_SLURM)
+    rc, out = head.run(only("slurm_conf"))
+    assert rc == 78, out
+    why = "slurm: version: 21.08 is older than 22.05. Fix: update Slurm: "
+    assert why in out.splitlines()[-1]
+    assert not head.file("/etc/slurm/slurm.conf").exists()
+
+
+# Netplan writes the network of Ubuntu anew from its own files, systemd-resolved the name servers.
+OF_THE_SYSTEM = re.compile(r"netplan|/etc/network|networkd|ifupdown|resolv\.conf|resolved")
+
+
+def test_no_step_configures_network_or_name_servers() -> None:
+    for path in [*(ROOT / "lifecycle").rglob("*.sh")]:
+        code = re.sub(r"(?m)^\s*#.*$", "", path.read_text())
+        assert (path.name, OF_THE_SYSTEM.findall(code)) == (path.name, [])
 
 
 def test_no_step_installs_into_the_systems_python() -> None:

@@ -88,6 +88,32 @@ def test_again_nothing_changes_and_a_backup_is_there(node: PrivateRoot) -> None:
     assert before.startswith(node.file(BACKUP).read_bytes())
 
 
+# Ubuntu from 22.10 on: systemd listens at the port, and starts sshd when somebody comes.
+SOCKET = r"""
+mkdir -p /run/systemd/system
+cat >/run/systemctl <<'END'
+#!/bin/sh
+echo "systemctl $*" >>/run/systemctl.calls
+case "$1 $3" in "is-active ssh" | "is-enabled ssh") exit 1 ;; esac
+END
+chmod +x /run/systemctl
+[ -e /usr/bin/systemctl ] || touch /usr/bin/systemctl
+mount --bind /run/systemctl /usr/bin/systemctl
+"""
+
+
+def test_where_systemd_listens_for_sshd_no_daemon_is_started(node: PrivateRoot) -> None:
+    rc, out = node.run(f"{SOCKET} {CREATE}; cat /run/systemctl.calls; ! pgrep -x sshd")
+    assert rc == 0, out
+    assert steps(out)["ssh_access"] == "unchanged"
+    assert "systemctl is-active --quiet ssh.socket\n" in out
+    assert "start" not in out
+    # And where it does not listen, the daemon is missed.
+    silent = SOCKET.replace('"is-active ssh" |', '"is-active ssh.socket" | "is-active ssh" |')
+    rc, out = node.run(f"{silent} {CREATE} --check || cat /run/systemctl.calls")
+    assert "ssh_access: would change: ssh does not run" in out
+
+
 def test_switched_off_everybody_may_come_in_as_before(open_node: PrivateRoot) -> None:
     before = open_node.file(PAM).read_bytes()
     assert open_node.run(CREATE)[0] == 0

@@ -17,6 +17,7 @@ from tests.harness.training import Training, submit
 
 pytestmark = [
     pytest.mark.cluster,
+    pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo ./run multinode"),
 ]
 TEN_LINES = Path(__file__).resolve().parents[1] / "data" / "recipes" / "ten_lines"
