@@ -18,7 +18,7 @@ PROGRAMS = (
 )
 LIBRARIES = (  # what wheels take for granted; that of a program is found by itself
     *("libstdc++.so.6", "libgcc_s.so.1", "libm.so.6", "libdl.so.2", "libpthread.so.0"),
-    *("librt.so.1", "libutil.so.1", "libz.so.1", "libresolv.so.2"),
+    *("librt.so.1", "libutil.so.1", "libz.so.1", "libresolv.so.2", "libmvec.so.1", "libanl.so.1"),
 )
 STUBS = (
     *("torch/__init__", "torch/distributed/__init__", "torch/distributed/checkpoint", "numpy"),
