@@ -93,7 +93,7 @@ def lifecycle(session: nox.Session) -> None:
 
 @nox.session
 def containers(session: nox.Session) -> None:
-    """Build the image of every recipe, train in it on a local cluster, lose nodes: up to an hour."""
+    """Build every recipe's image, train in it on a local cluster, lose nodes: up to an hour."""
     tools = {"buildah": "buildah", "mksquashfs": "squashfs-tools", "bwrap": "bubblewrap"}
     scripts.need(session, tools)
     CPU.run(session, "-m", "pytest", "tests/containers", *session.posargs)
