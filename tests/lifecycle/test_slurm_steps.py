@@ -107,18 +107,20 @@ def test_a_slurmctld_that_comes_late_is_waited_for(cluster: SmallCluster) -> Non
     assert cluster.works("head", "srun -w n1 hostname") == "n1\n"
 
 
+# At its first start something of that name runs for a while.
 CRASH = """\
 #!/bin/bash
-/opt/real/slurmd "$@" || exit
-[[ -e /root/crashed ]] || kill -KILL "$(</run/slurmd.pid)"
+[[ ! -e /root/crashed ]] || exec /opt/real/slurmd "$@"
 touch /root/crashed
+/opt/short/slurmd 5 &>/dev/null &
 """
 
 
 @slow
 def test_a_slurmd_that_crashes_is_not_waited_for(cluster: SmallCluster) -> None:
     cluster.create(head=CONTROLLER)
-    cluster.works("n1", "mkdir -p /opt/real; mv /usr/sbin/slurmd /opt/real")
+    cluster.works("n1", "mkdir /opt/real /opt/short; mv /usr/sbin/slurmd /opt/real")
+    cluster.works("n1", "cp /bin/sleep /opt/short/slurmd")
     cluster.works("n1", 'echo "$CRASH" >/usr/sbin/slurmd; chmod 755 /usr/sbin/slurmd', CRASH=CRASH)
     out = cluster.works("n1", WORKER)
     assert "slurmd: changed after 2 tries" in out
