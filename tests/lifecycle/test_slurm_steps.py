@@ -279,14 +279,14 @@ def test_a_platform_has_the_rest_of_slurm_conf(cluster: SmallCluster) -> None:
 
 @slow
 def test_a_node_passes_its_deep_test_once(cluster: SmallCluster) -> None:
-    site = cluster["n1"].file("/etc/muster/site.yaml")
-    site.parent.mkdir(parents=True)
-    site.write_text("profile: cpu\ndeep_python: [/nowhere]\ndeep_disk_mib: 1\n")
+    site = "mkdir -p /etc/muster; printf '%s\\n' \"profile: $P\" 'deep_python: [/nowhere]' "
+    site += "'deep_disk_mib: 1' >/etc/muster/site.yaml"
+    cluster.works("n1", site, P="cpu")
     cluster.describe(health={"deep": True, "profile": "cpu"})
     chosen = only("hosts", "mounts", "muster", "scratch", "deep_health")
     assert cluster.create(n1=chosen)["n1"]["deep_health"] == "changed"
     assert cluster.create(n1=chosen)["n1"]["deep_health"] == "unchanged"
-    site.write_text("profile: p5.48xlarge\ndeep_python: [/nowhere]\ndeep_disk_mib: 1\n")
+    cluster.works("n1", site, P="p5.48xlarge")
     cluster.describe(health={"deep": True, "profile": "p5.48xlarge"})
     rc, out = cluster.run("n1", chosen)
     assert rc == 1
