@@ -122,9 +122,12 @@ class LocalCluster:
             self.folder.remove(keep_logs=False)
             machines = self._machines(hold=hold, fresh=fresh) if self.shape.created else None
             self._start(owner_pid, timeout_s, machines)
-        if machines is not None and not hold:
+        if machines is not None:
             from muster.cluster.created import creation  # noqa: PLC0415
 
+            if hold:
+                creation.wait_held(self, timeout_s)
+                return True
             creation.finish(self)
             if machines["disks"] is None and not fresh:
                 self.save_disks()

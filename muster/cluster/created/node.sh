@@ -121,6 +121,7 @@ node::agent() {
   if [[ -e $DONE ]]; then
     bash "$CLOUD/lib/services.sh" || rc=$?
   elif [[ -e $at/hold ]]; then
+    : >"$at/held" # here it waits for a person
     return
   else
     MUSTER_FLUSH_S=0 bash /opt/lifecycle/on_create.sh || rc=$?
@@ -140,7 +141,7 @@ node::done() { # rc folder
 main() {
   local name
   name=ip-$(node::address | tr . -)
-  rm -f "$CLUSTER/nodes/$NODE/created"
+  rm -f "$CLUSTER/nodes/$NODE/"{created,held}
   hostname "$name"
   node::disk
   node::devices
