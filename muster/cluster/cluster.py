@@ -126,7 +126,7 @@ class LocalCluster:
             from muster.cluster.created import creation  # noqa: PLC0415
 
             if hold:
-                creation.wait_held(self, timeout_s)
+                creation.wait_booted(self, timeout_s)
                 return True
             creation.finish(self)
             if machines["disks"] is None and not fresh:

@@ -60,7 +60,7 @@ def run(folder: Folder, order: Order) -> int:
 
     Raises:
         UnavailableError: the cluster is not up.
-        TemporaryError: the node is switched off.
+        TemporaryError: the node is switched off, or has no root of its own yet.
         UsageError: no such user, or not allowed to become it.
     """
     state = folder.state()
@@ -69,11 +69,15 @@ def run(folder: Folder, order: Order) -> int:
         raise UnavailableError(
             f"cluster {folder.name!r}", "is not up", f"muster cluster up --name {folder.name}"
         )
-    if state["shape"].get("created") and not order.machine:
+    own_root = state["shape"].get("created") and not order.machine
+    if own_root:
         order = on_machine(order)
     env = environment(folder, os.environ) if order.env is None else dict(order.env)
     me = Owner(pwd.getpwuid(os.getuid()).pw_name, os.getuid(), os.getgid())
     target = init if order.node is None else node_init(folder, init, order.node)
+    if own_root and not (folder.path / "nodes" / str(order.node) / "own_root").exists():
+        what = "is starting: a command would still see the files of this machine, not its own"
+        raise TemporaryError(f"node {order.node}", what, "try again in a moment")
     argv = list(order.argv) if order.machine else [*me.prefix, *order.argv]
     cwd = Path.cwd()
     _join(target, nested=me.uid != 0)

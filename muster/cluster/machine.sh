@@ -57,6 +57,7 @@ machine::boot() {
   ! machine::init "$node" >/dev/null || return 0
   cat /proc/sys/kernel/random/uuid >"$at/boot_id"
   echo '6,0,0,-;Linux version (local cluster)' >"$at/kmsg" # a new boot forgets
+  rm -f "$at/own_root"
   [[ -e $at/gpus ]] || machine::new_gpus "$node"
   if ! mountpoint -q "$CLUSTER/disks/$node"; then
     mkdir -p "$CLUSTER/disks/$node"

@@ -109,3 +109,9 @@ def test_what_a_created_cluster_cannot_do_is_said(cluster: LocalCluster) -> None
             cluster.node(verb, "n1")
     with pytest.raises(UsageError, match="not on a created cluster"):
         cluster.head("slurmctld-stop")
+    booted = cluster.folder.path / "nodes" / "n1" / "own_root"
+    booted.unlink()  # as while it starts: its files are those of this machine until then
+    done = cluster.exec(["touch", "/mark"], node="n1")
+    booted.touch()
+    assert (done.rc, cluster.exec(["ls", "/mark"], node="n1").ok) == (75, False)
+    assert "node n1: is starting" in done.err

@@ -47,15 +47,17 @@ def finish(cluster: LocalCluster, timeout_s: float = _LONGEST_S) -> None:
         states = cluster.states()
 
 
-def wait_held(cluster: LocalCluster, timeout_s: float) -> None:
-    """Until all machines run, on roots of their own, and wait for a person.
+def wait_booted(cluster: LocalCluster, timeout_s: float) -> None:
+    """Until all machines run, on roots of their own.
 
     Raises:
         TemporaryError: one of them does not.
     """
     end = time.monotonic() + timeout_s
     at = cluster.folder.path / "nodes"
-    while late := [name for name in cluster.shape.machines if not (at / name / "held").exists()]:
+    while late := [
+        name for name in cluster.shape.machines if not (at / name / "own_root").exists()
+    ]:
         if time.monotonic() > end:
             what = f"does not start within {timeout_s:.0f} s"
             fix = f"read {cluster.folder.logs}/node-{late[0]}.log"

@@ -121,7 +121,6 @@ node::agent() {
   if [[ -e $DONE ]]; then
     bash "$CLOUD/lib/services.sh" || rc=$?
   elif [[ -e $at/hold ]]; then
-    : >"$at/held" # here it waits for a person
     return
   else
     MUSTER_FLUSH_S=0 bash /opt/lifecycle/on_create.sh || rc=$?
@@ -141,7 +140,7 @@ node::done() { # rc folder
 main() {
   local name
   name=ip-$(node::address | tr . -)
-  rm -f "$CLUSTER/nodes/$NODE/"{created,held}
+  rm -f "$CLUSTER/nodes/$NODE/created"
   hostname "$name"
   node::disk
   node::devices
@@ -152,6 +151,7 @@ main() {
   pivot_root . mnt
   cd /
   umount --lazy /mnt
+  : >"$CLOUD/nodes/$NODE/own_root" # before, a command here would change this machine itself
   [[ $(cat /etc/hostname 2>/dev/null) == "$name" ]] || echo "$name" >/etc/hostname
   node::agent </dev/null >>"$CLOUD/log/create-$NODE.log" 2>&1 &
   while :; do # process 1 collects orphans for as long as the machine lives
