@@ -13,12 +13,12 @@ import os
 import runpy
 import signal
 import subprocess
-import sys
 from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 
+RANK = str(Path(__file__).with_name("rank.py"))
 FORKS = multiprocessing.get_context("forkserver")
 
 
@@ -50,8 +50,9 @@ class Process:
         self, command: list[str], *, cwd: Path, env: dict[str, str], out: Path, err: Path
     ) -> None:
         """Start `command`, a Python file and its words."""
-        arguments = (command, str(cwd), env, str(out), str(err))
-        self._process = FORKS.Process(target=_become, args=arguments)
+        facts = {"FACTS": (command, str(cwd), env, str(out), str(err))}
+        # By its path: beside NeMo some package installs a `tests`, which would be found as ours.
+        self._process = FORKS.Process(target=runpy.run_path, args=(RANK, facts, "rank"))
         self._process.start()
         self.pid = self._process.pid
 
@@ -78,20 +79,3 @@ class Process:
     def kill(self) -> None:
         """End it at once."""
         self.send_signal(signal.SIGKILL)
-
-
-def _become(command: list[str], cwd: str, env: dict[str, str], out: str, err: str) -> None:
-    """In the fork: be that process."""
-    for stream, path in ((1, out), (2, err)):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        os.dup2(file, stream)
-        os.close(file)
-    os.environ.clear()
-    os.environ.update(env)
-    os.chdir(cwd)
-    script, *words = command
-    paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
-    installed = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix))]
-    sys.path[:] = [str(Path(script).parent), *paths, *installed]
-    sys.argv = [script, *words]
-    runpy.run_path(script, run_name="__main__")
