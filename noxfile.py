@@ -63,6 +63,7 @@ def frameworks(session: nox.Session) -> None:
         own = sorted(ROOT.glob(f"tests/recipes/test_{name}*.py"))
         each = ("every_recipe_runs", "framework_equality", "defects", "change_at_restart")
         files = [*(f"tests/recipes/test_{test}.py" for test in each), *map(str, own)]
+        files += ["tests/multinode/test_faults.py"]
         Environment(name).run(session, "-m", "pytest", *files, *session.posargs)
 
 

@@ -1,4 +1,4 @@
-"""The rows of `./run faults` that CI runs: is the right thing done, and nothing lost?"""
+"""The rows of `./run faults` that CI and `./run frameworks` run: is the right thing done?"""
 
 from __future__ import annotations
 
