@@ -186,10 +186,7 @@ def _become(
             os.initgroups(account.pw_name, account.pw_gid)
             os.setgid(account.pw_gid)
             os.setuid(account.pw_uid)
-        try:
-            os.chdir(cwd)
-        except OSError:  # our folder is closed to him, or is not there
-            os.chdir("/" if account is None else account.pw_dir)
+        _enter_first(cwd, account)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [*FORWARDED, signal.SIGCHLD])
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and that is inherited
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -200,6 +197,14 @@ def _become(
     except OSError as error:
         os.write(2, f"{argv[0]}: {error.strerror}\n".encode())
     os._exit(126)
+
+
+def _enter_first(cwd: Path, account: Optional[pwd.struct_passwd]) -> None:
+    """Our folder; it may be closed to the user, or not be there: a home may not be there, too."""
+    for folder in (cwd, *(() if account is None else (account.pw_dir,)), "/"):
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
+            return
 
 
 def _wait(child: int) -> int:

@@ -271,7 +271,11 @@ def other_user() -> Iterator[str]:
     subprocess.run(["userdel", name], check=True)
 
 
-def test_root_lets_a_user_submit(cluster: LocalCluster, other_user: str) -> None:
+def test_root_lets_a_user_submit(
+    cluster: LocalCluster, other_user: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(0o700)  # closed to the user, who has no home either
     argv = ["srun", "-N2", "--gpus-per-node=1", "id", "-un"]
     assert cluster.exec(argv, user=other_user).out == f"{other_user}\n" * 2
     assert cluster.exec(["bmc", "off", "n1"], user=other_user).rc != 0
