@@ -37,7 +37,7 @@ GROUPS = [
 CHOSEN = only("users", "hosts", "mounts", "munge", "database", "slurmdbd")
 # Every command line and environment that any process has while the steps run.
 WATCH = r"""
-look() { cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null >>/root/seen; }
+look() { cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null >>/root/seen || true; }
 (while :; do look; sleep 0.02; done) &
 """
 
