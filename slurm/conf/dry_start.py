@@ -42,6 +42,7 @@ _HARMLESS = re.compile(
     r"MailProg|mpi/|MPI:|PMIx|Could not open \w+ state file|create_mmap|Trying backup state"
     r"|Zero Bytes were transmitted"  # our own look at its port
     r"|not responding|Connection refused|agent/"  # there are no such nodes
+    r"|default partition not set"  # every job names one then: a choice of the site
     r"|High latency for \d+ calls"  # this machine is busy
 )
 _GRES = re.compile(r"Gres Name=gpu\b.*?\bCount=(\d+)")

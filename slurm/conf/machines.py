@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Optional
 
 from lifecycle.description.instance_types import hardware_of
@@ -103,6 +104,7 @@ def partition_lines(description: Description) -> Iterator[tuple[str, list[str]]]
     """(name, its lines) of every partition."""
     groups = {group.name: group for group in compute_groups(description)}
     tiers = sorted({partition.priority_tier for partition in description.partitions})
+    alone = len(description.partitions) == 1  # there is nothing to choose
     for partition in description.partitions:
         mine = [groups[name] for name in partition.groups if name in groups]
         names = list(itertools.chain.from_iterable(names_of(group) for group in mine))
@@ -113,7 +115,8 @@ def partition_lines(description: Description) -> Iterator[tuple[str, list[str]]]
             )
             continue
         spares = sum(group.spares for group in mine)
-        yield partition.name, _partition(partition, names, len(names) - spares, spares, tiers)
+        told = replace(partition, default=partition.default or alone)
+        yield partition.name, _partition(told, names, len(names) - spares, spares, tiers)
 
 
 def _partition(

@@ -172,6 +172,12 @@ def test_a_busy_machine_is_no_reason_to_refuse(
     assert conf("check", small(tmp_path, 16), etc) == 0
 
 
+def test_a_site_may_have_no_default_partition(slurm: None, etc: Path, tmp_path: Path) -> None:
+    source = Path(small(tmp_path, 16))
+    source.write_text(source.read_text().replace("default: true, ", ""))
+    assert conf("check", str(source), etc) == 0
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device files")
 def test_gpus_that_slurmd_counts_otherwise(
     slurm: None, etc: Path, capsys: pytest.CaptureFixture[str]

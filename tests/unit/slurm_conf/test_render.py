@@ -163,6 +163,12 @@ def test_partitions() -> None:
     assert "PreemptType" not in keys(rendered(described())["muster.conf"])
 
 
+def test_a_partition_that_is_alone_is_the_default() -> None:
+    first, second = ({"name": name, "groups": ["gpu"]} for name in ("first", "second"))
+    assert " Default=YES " in rendered(described(partitions=[first]))["muster.conf"]
+    assert "Default=YES" not in rendered(described(partitions=[first, second]))["muster.conf"]
+
+
 def test_suspending_needs_nodes_without_gpus() -> None:
     partitions = [
         {"name": "low", "groups": ["gpu"], "preempt": "suspend"},
