@@ -165,25 +165,35 @@ def test_killed_at_every_boundary_the_last_run_ends_well(
     held: Callable[..., LocalCluster], point: str
 ) -> None:
     cluster = held()
-    with ThreadPoolExecutor(1) as pool:  # the head's last step needs a node, and a node the head
-        node = pool.submit(killed_everywhere, cluster, "n1", point)
-        killed_everywhere(cluster, "n0", point)
-        node.result()
+    head, node = (steps_of(cluster, machine) for machine in ("n0", "n1"))
+    head.remove("validation")  # a job on the node, for which its daemons have to live
+    with ThreadPoolExecutor(1) as pool:  # the node needs the head
+        kills = pool.submit(killed_everywhere, cluster, "n1", node, point)
+        assert killed_everywhere(cluster, "n0", head, point) > 3
+        assert kills.result() > 3
+    assert killed_everywhere(cluster, "n0", ["validation"], point, every_step=True) == 1
     assert_well(cluster, creation.create(cluster, cluster.shape.machines))
 
 
-def killed_everywhere(cluster: LocalCluster, machine: str, point: str) -> None:
+def steps_of(cluster: LocalCluster, machine: str) -> list[str]:
+    """Names of its steps, in their order."""
+    listed = create_one(cluster, machine, "--list").out.splitlines()
+    return [line.split()[0] for line in listed]
+
+
+def killed_everywhere(
+    cluster: LocalCluster, machine: str, names: list[str], point: str, *, every_step: bool = False
+) -> int:
     """All that runs on it but process 1 dies, daemons too, when its ledger is at each step's point.
 
-    In the end nothing disturbs it, and it is created.
+    In the end nothing disturbs it, and these steps are done, or all. Returns the number of kills.
     """
-    listed = create_one(cluster, machine, "--list").out.splitlines()
-    names = [line.split()[0] for line in listed]
+    only = [] if every_step else [word for name in names for word in ("--only", name)]
     num_killed = 0
     while names:
         known = f"STEPS='{'|'.join(names)}' POINT={point}"
         with in_background(cluster, machine, f"{known}; {BOUNDARY}"):
-            done = create_one(cluster, machine)
+            done = create_one(cluster, machine, *only)
         if done.rc == 0:  # the rest had nothing to do
             break
         assert done.rc == 137, done.out
@@ -191,9 +201,9 @@ def killed_everywhere(cluster: LocalCluster, machine: str, point: str) -> None:
         reached = {name for name, state in states if state == point} & set(names)
         names = names[max(map(names.index, reached)) + 1 :]
         num_killed += 1
-    assert num_killed > 3
-    done = create_one(cluster, machine)
+    done = create_one(cluster, machine, *only)
     assert done.rc == 0, done.out
+    return num_killed
 
 
 def test_a_full_disk_is_one_line_and_then_repaired(held: Callable[..., LocalCluster]) -> None:
