@@ -171,7 +171,6 @@ def test_killed_at_every_boundary_the_last_run_ends_well(
         kills = pool.submit(killed_everywhere, cluster, "n1", node, point)
         assert killed_everywhere(cluster, "n0", head, point) > 3
         assert kills.result() > 3
-    assert killed_everywhere(cluster, "n0", ["validation"], point, every_step=True) == 1
     assert_well(cluster, creation.create(cluster, cluster.shape.machines))
 
 
@@ -181,14 +180,12 @@ def steps_of(cluster: LocalCluster, machine: str) -> list[str]:
     return [line.split()[0] for line in listed]
 
 
-def killed_everywhere(
-    cluster: LocalCluster, machine: str, names: list[str], point: str, *, every_step: bool = False
-) -> int:
+def killed_everywhere(cluster: LocalCluster, machine: str, names: list[str], point: str) -> int:
     """All that runs on it but process 1 dies, daemons too, when its ledger is at each step's point.
 
-    In the end nothing disturbs it, and these steps are done, or all. Returns the number of kills.
+    In the end nothing disturbs it, and these steps are done. Returns the number of kills.
     """
-    only = [] if every_step else [word for name in names for word in ("--only", name)]
+    only = [word for name in names for word in ("--only", name)]
     num_killed = 0
     while names:
         known = f"STEPS='{'|'.join(names)}' POINT={point}"
