@@ -65,7 +65,7 @@ $(log_rotation::su /var/log)
 CONF
 }
 
-# The file is ours, the package's as it came, or not there yet. One that somebody has changed is his.
+# The file is ours, the package's as it came, or not there yet. One that somebody has changed stays theirs.
 log_rotation::may_write() { # file
   local sum
   [[ -e $1 && $(head -n 1 "$1") != "$OURS" ]] || return 0

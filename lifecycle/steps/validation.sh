@@ -5,7 +5,7 @@
 # roles: head
 # when: platform=plain node.primary
 # limit_s: 2400
-# tries: 2
+# tries: 1
 set -euo pipefail
 # shellcheck source=lifecycle/lib/step.sh
 source "$MUSTER_LIB/step.sh"
