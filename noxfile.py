@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
 from tests.sessions import archive, scripts  # noqa: E402  (found through the line above)
-from tests.sessions.environment import CPU, Environment, alone, named_in  # noqa: E402
+from tests.sessions.environment import CPU, Environment, alone, by_environment  # noqa: E402
 
 nox.options.default_venv_backend = "none"
 nox.options.sessions = ["tests"]
@@ -74,9 +74,13 @@ def multinode(session: nox.Session) -> None:
 
 
 @nox.session
-def faults(session: nox.Session) -> None:
+@nox.parametrize("home", [nox.param(name, id=name) for name in (CPU.name, *sorted(alone()))])
+def faults(session: nox.Session, home: str) -> None:
     """Break every recipe in every way on the list; `-- --help` has recipes, faults and storms."""
-    named_in(session.posargs).run(session, "-m", "tests.faults", *session.posargs)
+    words = by_environment(session.posargs).get(home)
+    if words is None:
+        session.skip("no recipe that was named is at home here")
+    Environment(home).run(session, "-m", "tests.faults", *words)
 
 
 @nox.session

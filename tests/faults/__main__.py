@@ -6,8 +6,9 @@
     ./run faults --storm --seed 7 --minutes 30 --every 20 --recipe llama2_fsdp
     ./run faults --list                            the faults as tables of Markdown
 
-Leaves runs/faults/faults.json and faults.html, and beside them every run. Exit code 0 only if every
-row came out as expected. A storm leaves storm.json and the report of the run in runs/storm.
+Leaves runs/faults/faults.json and faults.html, which grow with every row, and beside them every
+run. Exit code 0 only if every row came out as expected. A storm leaves storm.json and the report of
+the run in runs/storm.
 """
 
 from __future__ import annotations

@@ -48,6 +48,11 @@ class Row:
         """A row of faults.json."""
         return {"good": self.good, **asdict(self)}
 
+    @staticmethod
+    def from_json(row: Mapping[str, Any]) -> Row:
+        """The row that `as_json` wrote."""
+        return Row(**{key: value for key, value in row.items() if key != "good"})
+
 
 @dataclass(frozen=True)
 class Left:

@@ -7,6 +7,7 @@ own in constraints/, and so an environment of its own under the same name.
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import hashlib
 import json
@@ -97,10 +98,19 @@ def belongs_here(recipe: str) -> bool:
     return (recipe if recipe in alone() else "cpu") == (here if here in alone() else "cpu")
 
 
-def named_in(words: list[str]) -> Environment:
-    """The environment of the recipe after `--recipe`; without one, what most of them share."""
-    name = words[words.index("--recipe") + 1] if "--recipe" in words[:-1] else ""
-    return Environment(name) if name in alone() else CPU
+def by_environment(words: list[str]) -> dict[str, list[str]]:
+    """{environment: its command line}, each with its own recipes; all, if no recipe is named."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--recipe", action="append", default=[])
+    named, others = parser.parse_known_args(words)
+    if not named.recipe:
+        only_shown = {"-h", "--help", "--list"} & set(others)
+        return dict.fromkeys((CPU.name, *([] if only_shown else sorted(alone()))), others)
+    mine: dict[str, list[str]] = {}
+    for recipe in named.recipe:
+        home = recipe if recipe in alone() else CPU.name
+        mine.setdefault(home, []).extend(["--recipe", recipe])
+    return {home: [*recipes, *others] for home, recipes in mine.items()}
 
 
 def requirements(name: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 import yaml
 
 from tests.faults import fault, judge, page, twin
+from tests.faults.campaign import Campaign
 from tests.faults.fault import Fault, Sabotage, recovers, stops
 from tests.faults.judge import Left, Row
+from tests.sessions.environment import by_environment
 
 FAULTS = fault.discover()
 
@@ -119,3 +122,31 @@ def test_the_page_shows_what_is_wrong_and_escapes_it() -> None:
     assert "0 of 1 faults" in text
     assert "cut &lt;it&gt;" in text
     assert "a &amp; b" in text
+
+
+def test_a_campaign_keeps_the_rows_of_other_recipes_and_replaces_its_own(tmp_path: Path) -> None:
+    campaign = Campaign(tmp_path, [], [])
+    for name in ("ten_lines", "llama2_nemo"):
+        (tmp_path / name).mkdir()
+        campaign.write(name, [Row("node", "cut", "why", name, "swap", problems=("bad",))], 60.0)
+    good = Row("node", "cut", "why", "ten_lines", "swap", commands={"train": 2})
+    campaign.write("ten_lines", [good], 30.0)
+    facts = json.loads((tmp_path / "faults.json").read_text())
+    assert [(row["recipe"], row["good"]) for row in facts["rows"]] == [
+        ("llama2_nemo", False),
+        ("ten_lines", True),
+    ]
+    assert (facts["good"], facts["wall_s"]) == (False, 90.0)
+    assert "1 of 2 faults" in (tmp_path / "faults.html").read_text()
+
+
+def test_every_recipe_meets_its_faults_in_its_own_environment() -> None:
+    assert by_environment(["--ci"]) == {
+        home: ["--ci"] for home in ("cpu", "llama2_automodel", "llama2_nemo")
+    }
+    assert by_environment(["--list"]) == {"cpu": ["--list"]}
+    named = ["--recipe", "ten_lines", "--recipe=llama2_nemo", "--seed", "7", "--recipe", "unknown"]
+    assert by_environment(named) == {
+        "cpu": ["--recipe", "ten_lines", "--recipe", "unknown", "--seed", "7"],
+        "llama2_nemo": ["--recipe", "llama2_nemo", "--seed", "7"],
+    }
