@@ -106,7 +106,7 @@ def test_a_node_that_lost_power_is_replaced_and_returns(place: Place, until: Unt
 def test_a_gpu_fault_seen_by_slurms_health_check_ends_in_a_fit_node(
     make_cluster: Make, tmp_path: Path, until: Until
 ) -> None:
-    place = Place(make_cluster(nodes=2), tmp_path)  # HealthCheckProgram every 5 s, as users get it
+    place = Place(make_cluster(nodes=2), tmp_path)  # HealthCheckProgram runs, as users get it
     before = place.boot("n1")
     place.cluster.node("gpu-break", "n1", gpu=5, how="gone")
     log = place.cluster.folder.path / "log/health-n1.log"
