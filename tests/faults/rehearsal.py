@@ -24,6 +24,8 @@ SHAPE = Shape(
     nodes=5,
     boot_s=0.2,
     settings=(
+        # Only a broken GPU waits for it, and several clusters' checks would take the CPU from all.
+        ("HealthCheckInterval", "20"),
         ("PreemptType", "preempt/partition_prio"),
         ("PreemptMode", "REQUEUE"),
         ("PartitionName", "urgent Nodes=ALL PriorityTier=10 PreemptMode=OFF"),
