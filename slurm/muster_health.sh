@@ -10,7 +10,7 @@
 # may set PATH, MUSTER, MUSTER_SITE, MUSTER_STATE_DIR, MUSTER_LOG_DIR, SLURM_CONF, HEALTH_LOG,
 # HEALTH_LIMIT_S and HEALTH_OPTIONS.
 
-unfit=0
+unfit=0 round=3           # a file descriptor: the log's, until there is a lock
 trap 'exit "$unfit"' EXIT # also when a line below fails in a way that nobody thought of
 
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/
@@ -30,6 +30,14 @@ health::open_log() {
   { exec 3>>"$log"; } 2>/dev/null || exec 3>/dev/null
 }
 
+# One round at a time: on a node so slow that a round outlasts Slurm's interval, rounds would pile up
+# and take the rest of it. The lock is this shell's, which ends soon even if the check cannot.
+health::is_first() {
+  { exec {round}>"${MUSTER_STATE_DIR:-/var/lib/muster}/periodic.lock"; } 2>/dev/null || return 0
+  flock -n -E 75 "$round" 2>/dev/null
+  (($? != 75))
+}
+
 # Sets REPLY to the last line that the check says within its limit. The check writes into a pipe of
 # ours: nothing of it can hold Slurm's pipes, and it is left behind when it cannot be killed.
 health::ask() {
@@ -41,7 +49,7 @@ health::ask() {
   [[ $mode != periodic ]] || options+=(--act)
   REPLY=
   exec {said}< <(
-    exec 3>&- setsid timeout -k 1 "$limit_s" "${MUSTER:-muster}" check --when "$mode" --result \
+    exec 3>&- {round}>&- setsid timeout -k 1 "$limit_s" "${MUSTER:-muster}" check --when "$mode" --result \
       "${options[@]}" </dev/null 2>&1
   )
   while ((SECONDS < ends)) && IFS= read -r -t "$((ends - SECONDS))" -u "$said" line; do
@@ -63,6 +71,10 @@ main() {
       ;;
   esac
   health::open_log
+  if [[ $1 == periodic ]] && ! health::is_first; then
+    echo "muster_health: the round before this one has not ended: no check this time" >&3
+    return
+  fi
   health::ask "${HEALTH_LIMIT_S:-$limit_s}" "$1"
   [[ $1 != periodic ]] || return
   if [[ $REPLY =~ ^HEALTH_CHECK_RESULT:[^:]+:(Passed|Failed|Skipped): ]]; then

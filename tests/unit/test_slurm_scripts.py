@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,6 +51,13 @@ class Site:
         )  # fmt: skip
 
 
+def until(condition: Callable[[], object], limit_s: float = 60) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
@@ -66,6 +74,23 @@ def test_an_unfit_node(site: Site, mode: str, code: int) -> None:
     act = " --act" if mode == "periodic" else ""
     assert (site.folder / "words").read_text() == f"check --when {mode} --result{act} 42\n"
     assert (site.folder / "log").read_text() == f"noise\n{FAILED}\n"
+
+
+def test_rounds_do_not_pile_up(site: Site) -> None:
+    site.env(f"MUSTER={site.muster}\nHEALTH_LOG={site.folder}/log\nMUSTER_STATE_DIR={site.folder}")
+    started, go_on = site.folder / "started", site.folder / "go_on"
+    wait = f"touch {started}; until [[ -e {go_on} ]]; do sleep 0.05; done"
+    site.checker(f'[[ $3 != periodic ]] || {{ {wait}; }}; echo "{PASSED}"')
+    with subprocess.Popen([str(site.folder / NAMES["periodic"])], env={}) as slow:
+        until(started.exists)
+        assert site.run("periodic").returncode == 0  # ends, though the check cannot
+        assert "has not ended" in (site.folder / "log").read_text()
+        assert PASSED in site.run("prolog").stdout  # Slurm waits for its answer
+        go_on.touch()
+        assert slow.wait(60) == 0
+    site.checker(f'echo "{FAILED}"')
+    assert site.run("periodic").returncode == 0
+    assert (site.folder / "log").read_text().endswith(f"{PASSED}\n{FAILED}\n")
 
 
 BROKEN: dict[str, Callable[[Site], object]] = {
