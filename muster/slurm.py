@@ -19,6 +19,8 @@ from muster.errors import UnavailableError
 from muster.process import run
 
 TIMEOUT_S = 10.0
+PYXIS = "PYXIS_CONTAINER_"
+"""How variables begin that Pyxis takes for defaults of its options, whatever srun starts."""
 _PART = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 _PAIR = re.compile(r"(?:^|\s)([A-Z][A-Za-z_:/]*)=")
 _REASON = re.compile(r"(?P<text>.*?)(?: \[(?P<user>[^@\]\s]+)@(?P<time>[^\]]+)\])?$")
@@ -312,11 +314,11 @@ def show_nodes(names: Optional[Iterable[str]] = None) -> dict[str, Node]:
 
 
 def bare_environment() -> dict[str, str]:
-    """Our environment without what describes the job step that we may be in."""
+    """Our environment without what describes the job step that we may be in, or a container."""
     return {
         name: value
         for name, value in os.environ.items()
-        if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SRUN_"))
+        if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SRUN_", PYXIS))
     }
 
 

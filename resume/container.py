@@ -13,6 +13,7 @@ from typing import Optional
 
 from muster.errors import ConfigError, DataError, UsageError
 from muster.image.reference import parse as parse_reference
+from muster.slurm import PYXIS
 
 OPTIONS = ("image", "mounts", "workdir", "env")
 """Options of Pyxis that we give, all of which 0.20 to 0.24 know: --container-NAME=VALUE."""
@@ -60,7 +61,7 @@ def wanted(
         docker: let Docker start it.
 
     Raises:
-        ConfigError: mounts, variables or Docker without an image.
+        ConfigError: mounts, variables or Docker without an image; one that only Pyxis is told.
         DataError: a file or folder is not there.
         UsageError: no image at all.
     """
@@ -68,6 +69,9 @@ def wanted(
         if mounts or wins or docker:
             what, fix = "need a container", "name one with --image"
             raise ConfigError("--mount, --env and --docker", what, fix)
+        if asked((), environment):
+            what = "would start ranks in a container without the run's folders"
+            raise ConfigError("PYXIS_CONTAINER_IMAGE or _NAME", what, "--image IMAGE, or unset it")
         return None
     # Without a slash Pyxis takes the name of a file for an image of a registry.
     is_file = image.startswith(("/", ".", "~")) or image.endswith((".sqsh", ".squashfs"))
@@ -190,7 +194,7 @@ def own_options(
 
 def _variable(option: str) -> str:
     """PYXIS_CONTAINER_IMAGE of --container-image: its default."""
-    return f"PYXIS_{option[2:].replace('-', '_').upper()}"
+    return PYXIS + option[len("--container-") :].upper()
 
 
 def environment(container: Container, pythonpath: str) -> dict[str, str]:

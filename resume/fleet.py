@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Optional
 
+from muster import slurm
 from resume.durable import last_line
 
 if TYPE_CHECKING:
@@ -251,7 +252,8 @@ def own_argv() -> list[str]:
 def step_environment() -> dict[str, str]:
     """Our environment, made fit for a step: with our own place, without the batch script's shape.
 
-    SLURM_NTASKS of the allocation leaks into steps on fewer nodes, and so do its siblings. Our own
+    SLURM_NTASKS of the allocation leaks into steps on fewer nodes, and so do its siblings. With
+    defaults for Pyxis even a guard would start in a container, where there is no muster. Our own
     place is a folder or muster.pyz; it lets guards start and recipes import `resume`.
     """
     bending = {
@@ -261,5 +263,9 @@ def step_environment() -> dict[str, str]:
     }
     own = str(Path(__file__).resolve().parents[1])
     paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != own]
-    environment = {key: value for key, value in os.environ.items() if key not in bending}
-    return {**environment, "PYTHONPATH": os.pathsep.join([own, *paths])}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in bending and not key.startswith(slurm.PYXIS)
+    }
+    return {**kept, "PYTHONPATH": os.pathsep.join([own, *paths])}

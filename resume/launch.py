@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from muster import slurm
 from resume import container as containers
 from resume import docker
 from resume.container import Container
@@ -117,7 +118,9 @@ def _own_place() -> str:
 def environment(plan: LaunchPlan) -> dict[str, str]:
     """Our environment plus the contract's variables."""
     inside = containers.environment(plan.container, _own_place()) if plan.container else {}
-    given = {**step_environment(), **contract(plan), **inside}
+    # Of somebody's own srun line they are a part.
+    pyxis = {k: v for k, v in os.environ.items() if plan.step and k.startswith(slurm.PYXIS)}
+    given = {**step_environment(), **pyxis, **contract(plan), **inside}
     if plan.container is not None and plan.container.docker:
         given["MUSTER_COMMAND"] = _in_docker(plan, plan.container, inside)
     return given

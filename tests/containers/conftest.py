@@ -138,8 +138,8 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def shared_cluster(slurm_here: None, stand_in: Path) -> Iterator[LocalCluster]:
     """One for the tests of a file: two nodes that train, and a spare."""
-    # An image is built for minutes; nodes that are checked every 5 s would take the CPU from it.
-    settings = (("HealthCheckInterval", "60"),)
+    # An image is built for minutes; nodes that are checked meanwhile would take the CPU from it.
+    settings = (("HealthCheckInterval", "0"),)
     one = LocalCluster(f"c{os.getpid()}", Shape(nodes=3, boot_s=0.1, settings=settings))
     one.up(owner_pid=os.getpid())
     yield one

@@ -61,8 +61,9 @@ def test_a_node_dies_under_a_run_in_a_container(
 SRUN = """\
 #!/usr/bin/env bash
 #SBATCH --nodes=3 --ntasks-per-node=1 --gpus-per-node=8 --exclusive --no-kill --requeue
-exec muster srun --nodes=2 --container-image={image} --container-mounts={folder}:{folder} \\
-  --container-workdir={folder} -- bash train.sh {steps}
+export PYXIS_CONTAINER_IMAGE={image} # for this line; the guards stay on the host all the same
+exec muster srun --nodes=2 --container-mounts={folder}:{folder} --container-workdir={folder} \\
+  -- bash train.sh {steps}
 """
 
 

@@ -10,8 +10,8 @@ import pytest
 SRUN = Path(__file__).resolve().parent / "srun"
 
 
-def said(*words: str) -> subprocess.CompletedProcess[str]:
-    env = {"STANDIN_SRUN": "/bin/echo", "STANDIN_CACHE": "/nowhere", "PATH": "/usr/bin:/bin"}
+def said(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    env = {"STANDIN_SRUN": "/bin/echo", "STANDIN_CACHE": "/nowhere", "PATH": "/usr/bin:/bin"} | more
     argv = [str(SRUN), *words]
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
 
@@ -27,6 +27,13 @@ def test_with_one_the_program_is_entered_on_the_node() -> None:
     assert done.stdout.startswith("--nodes=2 /")
     assert done.stdout.endswith(" sh x\n")
     assert '"container-image": "/a.sqsh"' in done.stdout
+
+
+def test_a_variable_is_the_default_of_an_option() -> None:
+    done = said("--container-mounts=/b:/b", "sh", PYXIS_CONTAINER_IMAGE="/a.sqsh")
+    assert '"container-image": "/a.sqsh"' in done.stdout
+    done = said("--container-image=/b.sqsh", "sh", PYXIS_CONTAINER_IMAGE="/a.sqsh")
+    assert '"container-image": "/b.sqsh"' in done.stdout
 
 
 @pytest.mark.parametrize(

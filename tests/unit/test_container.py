@@ -165,6 +165,17 @@ def test_defaults_of_pyxis_are_variables(plan: LaunchPlan, monkeypatch: pytest.M
     mounts, env = own(plan)
     assert mounts.startswith("--container-mounts=/d:/d,")
     assert env.startswith("--container-env=MUSTER_RUN_DIR,")
+    step = parse(["--", "true"], {}, 2, plan.run_dir)
+    assert environment(dataclasses.replace(plan, step=step))["PYXIS_CONTAINER_IMAGE"] == "/a.sqsh"
+
+
+def test_the_container_of_a_run_is_the_one_of_its_command_line(
+    plan: LaunchPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYXIS_CONTAINER_NAME", "warm")
+    assert "PYXIS_CONTAINER_NAME" not in environment(plan)
+    with pytest.raises(ConfigError, match=r"PYXIS_CONTAINER_IMAGE.* Fix: --image"):
+        wanted(None, (), (), {"PYXIS_CONTAINER_IMAGE": "/a.sqsh"}, plan.run_dir)
 
 
 def test_an_srun_line_without_a_container_is_as_it_was(plan: LaunchPlan) -> None:

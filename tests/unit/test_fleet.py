@@ -201,9 +201,11 @@ def test_environment_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_NTASKS", "8")
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("PYXIS_CONTAINER_IMAGE", "/a.sqsh")
     monkeypatch.setenv("PYTHONPATH", f"/a{os.pathsep}{ROOT}{os.pathsep}/b")
     environment = step_environment()
-    assert not {"SLURM_NTASKS", "SLURM_CPUS_PER_TASK"} & set(environment)
+    gone = {"SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "PYXIS_CONTAINER_IMAGE"}
+    assert not gone & set(environment)
     assert environment["SLURM_JOB_ID"] == "7"
     assert environment["PYTHONPATH"] == os.pathsep.join([str(ROOT), "/a", "/b"])
     text = "import resume, muster.errors; print(resume.__file__)"

@@ -251,3 +251,10 @@ def test_script_with_blanks_and_arguments(arguments: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("command", ["(null)", "", "/no/such/run.sbatch a b", "/tmp"])
 def test_script_that_is_not_there(command: str) -> None:
     assert slurm.script_of(slurm.parse_job(job_record(Command=command), [])) is None
+
+
+def test_a_step_of_ours_knows_nothing_of_the_one_we_are_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_CONF", "SRUN_DEBUG", "PYXIS_CONTAINER_IMAGE", "MINE"):
+        monkeypatch.setenv(name, "1")
+    kept = {name for name in slurm.bare_environment() if name.startswith(("SL", "SR", "PYX", "MI"))}
+    assert kept == {"SLURM_CONF", "MINE"}
