@@ -29,7 +29,11 @@ service::note_start() { # sum unit
 }
 
 service::started_with() { # sum unit program
-  service::runs "$2" "$3" && [[ $(cat "$MUSTER_STATE/started.$2" 2>/dev/null) == "$1" ]]
+  service::runs "$2" "$3" && service::noted "$1" "$2"
+}
+
+service::noted() { # sum unit
+  [[ $(cat "$MUSTER_STATE/started.$2" 2>/dev/null) == "$1" ]]
 }
 
 # One word for the content of files; those that are missing count as that.
@@ -41,8 +45,10 @@ service::sum() { # file...
   done | sha256sum | cut -d ' ' -f 1
 }
 
-# Its configuration has changed: what runs runs with the old one.
+# Its configuration has changed: what runs runs with the old one. What is noted is true no longer, also for a run after this
+# one is killed: files may be changed back by then.
 service::restart() { # unit program cmd...
+  rm -f "$MUSTER_STATE/started.$1"
   if service::systemd; then
     systemctl daemon-reload
     systemctl enable --quiet "$1"

@@ -49,6 +49,50 @@ slurm::around_jobs() {
   esac
 }
 
+# Jobs of root's with this name.
+slurm::jobs() { # name format of squeue
+  timeout 30 squeue -h --user=root --name="$1" -o "$2"
+}
+
+slurm::no_jobs() { # name
+  local found
+  found=$(slurm::jobs "$1" %A) && [[ -z $found ]]
+}
+
+# slurm::end_jobs NAME SECONDS: also what a run that was killed has left, which would hold its nodes until its time is over.
+slurm::end_jobs() {
+  slurm::no_jobs "$1" || {
+    timeout 60 scancel --user=root --name="$1" || true
+    wait::until "$2" slurm::no_jobs "$1"
+  }
+}
+
+# slurm::srun NAME SECONDS WORD...: srun, with what it says; 75 if its nodes have not become ready within SECONDS.
+#
+# slurmctld that was killed gives the number of a job that it had not yet written down to the next one. A node that has had
+# that number runs no prolog for it, so nobody ever hears that the prolog has ended; another job has another number.
+# 9: who is killed leaves srun behind, which must not keep our lock.
+slurm::srun() {
+  local -r name=$1 ready_s=$2 said=$MUSTER_STATE/srun.said
+  local pid since=$SECONDS rc=0
+  shift 2
+  timeout -k 10 600 srun --job-name="$name" "$@" >"$said" 2>&1 9>&- </dev/null &
+  pid=$!
+  while kill -0 "$pid" 2>/dev/null; do
+    [[ $(slurm::jobs "$name" %r) == Prolog ]] || since=$SECONDS
+    if ((SECONDS - since > ready_s)); then
+      slurm::end_jobs "$name" 120 || true
+      rc=75
+      break
+    fi
+    sleep 0.5
+  done
+  wait "$pid" || true
+  cat "$said"
+  rm -f "$said"
+  return "$rc"
+}
+
 slurm::why() { # log
   grep -E 'error|fatal' "$1" 2>/dev/null | tail -1
 }

@@ -41,11 +41,14 @@ slurmctld::ran_before() {
 }
 
 # With the files that are there now. Nodes take theirs from it; those that run already must be told. At its very first start
-# there are none: a slurmd that is just starting may crash when it is told.
+# there are none: a slurmd that is just starting may crash when it is told. Files that it was started with before are those
+# that Slurm accepted and nodes have: this machine has only booted.
 slurmctld::restart() { # sum of the files
   local again=
-  ! slurmctld::ran_before || again=yes
-  slurmctld::accepted
+  if ! service::noted "$1" slurmctld; then
+    ! slurmctld::ran_before || again=yes
+    slurmctld::accepted
+  fi
   slurmctld::accounting
   service::restart slurmctld slurmctld slurmctld
   wait::until 60 slurmctld::answers || step::fail 75 "slurmctld does not answer after 60 s: $(slurm::why "$LOG")"

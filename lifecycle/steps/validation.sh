@@ -10,6 +10,8 @@ set -euo pipefail
 # shellcheck source=lifecycle/lib/step.sh
 source "$MUSTER_LIB/step.sh"
 
+readonly NAME=muster-validation
+
 # On each node: what is wrong, a line each; nothing if all is well. $1: GPUs; then the nodes; after --, folders to write.
 # shellcheck disable=SC2016 # expands there
 readonly LOOK='
@@ -61,7 +63,7 @@ validation::out_of_service() { # partition
 validation::job() { # partition node...
   local -r partition=$1
   shift
-  local said name gres gpus=0 i
+  local said name gres gpus=0 i rc
   local -a folders=() words
   for i in "${!C_MOUNTS_PATH[@]}"; do
     if [[ -n ${C_MOUNTS_WRITABLE[i]} ]] && grep -qx compute <<<"${C_MOUNTS_ROLES[i]}"; then folders+=("${C_MOUNTS_PATH[i]}"); fi
@@ -72,9 +74,13 @@ validation::job() { # partition node...
     gpus=${gres##*:}
     words+=(--gres="$gres")
   fi
-  said=$(SLURMD_PORT=$(slurm::setting SlurmdPort 6818) timeout -k 10 600 srun "${words[@]}" --exclusive --time=5 \
-    --immediate=300 --kill-on-bad-exit=0 --job-name=muster-validation --chdir=/ bash -c "$LOOK" _ "$gpus" "$@" -- \
-    "${folders[@]}" 2>&1 </dev/null) || true
+  for ((i = 0; i < 3; i++)); do
+    rc=0
+    said=$(SLURMD_PORT=$(slurm::setting SlurmdPort 6818) slurm::srun "$NAME" "${MUSTER_READY_WAIT_S:-90}" "${words[@]}" \
+      --exclusive --time=5 --immediate=300 --kill-on-bad-exit=0 --chdir=/ bash -c "$LOOK" _ "$gpus" "$@" -- "${folders[@]}") || rc=$?
+    ((rc != 0)) || break
+    said="no job becomes ready within ${MUSTER_READY_WAIT_S:-90} s"
+  done
   grep -vE ': done$' <<<"$said" | grep -E "^[^ ]+: (shows|does not|cannot)" || true
   for name; do
     grep -qxF "$name: done" <<<"$said" ||
@@ -102,6 +108,8 @@ validation::run() { # sum of the configuration
   partition=$(validation::partition)
   wanted=$(validation::wanted "$partition")
   ((wanted > 0)) || step::fail 78 "partition $partition has no nodes: what should run?"
+  slurm::end_jobs "$NAME" 180 ||
+    step::fail 75 "a job of an earlier validation does not end: $(slurm::jobs "$NAME" '%A on %N is %T' | paste -sd ';')"
   wait::until "${MUSTER_NODES_WAIT_S:-900}" validation::enough "$partition" "$wanted" ||
     step::fail 75 "there are not $wanted nodes in service: $(validation::out_of_service "$partition")"
   mapfile -t nodes < <(validation::nodes "$partition" idle | head -n "$wanted")

@@ -236,23 +236,6 @@ def test_a_slurm_conf_on_a_node_would_be_read_in_place_of_the_heads(
 
 
 @slow
-def test_the_last_job_names_the_node_that_fails(cluster: SmallCluster) -> None:
-    last = only("validation")
-    cluster.create(head=CONTROLLER, n1=WORKER)
-    rc, out = cluster.run("head", last, MUSTER_NODES_WAIT_S="1")
-    assert rc == 75
-    assert re.search(r"there are not 2 nodes in service: n2 is \S+", out.splitlines()[-1])
-    cluster.create(n2=WORKER)
-    cluster.works("n2", "mount -o remount,bind,ro /mnt")
-    rc, out = cluster.run("head", last)
-    assert rc == 1
-    assert "the job failed, and alone too: n2: cannot write /mnt" in out.splitlines()[-1]
-    assert "n1" not in out.splitlines()[-1]
-    cluster.works("n2", "mount -o remount,bind,rw /mnt")
-    assert cluster.create(head=last)["head"]["validation"] == "changed"
-
-
-@slow
 def test_a_login_node_submits_and_runs_nothing(cluster: SmallCluster) -> None:
     cluster.describe(group("login", "n2"), group("compute", "n1"))
     done = cluster.create(head=CONTROLLER, n1=WORKER, n2=CREATE)
