@@ -69,8 +69,8 @@ slurm::end_jobs() {
 
 # slurm::srun NAME SECONDS WORD...: srun, with what it says; 75 if its nodes have not become ready within SECONDS.
 #
-# slurmctld that was killed gives the number of a job that it had not yet written down to the next one. A node that has had
-# that number runs no prolog for it, so nobody ever hears that the prolog has ended; another job has another number.
+# A node tells once that the prolog has ended. Where that is lost, such as when slurmctld dies at that moment, the job stays
+# in it until its time is over, and so would we: the next job has a prolog of its own.
 # 9: who is killed leaves srun behind, which must not keep our lock.
 slurm::srun() {
   local -r name=$1 ready_s=$2 said=$MUSTER_STATE/srun.said

@@ -2,13 +2,16 @@
 # Waiting for something that comes late, with a limit, instead of sleeping blindly.
 set -euo pipefail
 
-# wait::until SECONDS CMD...: 0 as soon as it succeeds, 1 when the time is over.
+# wait::until SECONDS CMD...: 0 as soon as it succeeds, 1 when the time is over. It looks often at first: most daemons are
+# there within a moment, and a start of many machines is a chain of them.
 wait::until() {
   local -r end=$((SECONDS + $1))
+  local tenths=1
   shift
   until "$@"; do
     ((SECONDS < end)) || return 1
-    sleep 0.5
+    sleep "0.$tenths"
+    tenths=$((tenths < 5 ? tenths + 1 : 5))
   done
 }
 

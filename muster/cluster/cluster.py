@@ -130,7 +130,7 @@ class LocalCluster:
                 return True
             creation.finish(self)
             if machines["disks"] is None and not fresh:
-                self.save_disks()
+                self._save_disks(Path(machines["keep"]))
         return True
 
     def _machines(self, *, hold: bool, fresh: bool) -> dict[str, Any]:
@@ -152,6 +152,7 @@ class LocalCluster:
             "base": str(base),
             "bundle": str(bundle.make(CHECKOUT, place)),
             "disks": str(disks) if from_disks else None,
+            "keep": str(disks),  # named now: a source may be edited while machines are created
             "hold": hold,
         }
 
@@ -164,14 +165,18 @@ class LocalCluster:
             UsageError: it is not created by lifecycle/.
             UnavailableError: there is no room.
         """
-        from muster.cluster.created import creation, image  # noqa: PLC0415
+        from muster.cluster.created import image  # noqa: PLC0415
 
         if not self.shape.created:
             fix = "muster cluster up --created"
             raise UsageError(f"cluster {self.name!r}", "its nodes have no disks to keep", fix)
         place = image.place(CHECKOUT)
         base = image.ensure_base(place, accounting=self.shape.accounting)
-        target = image.disks(place, base, CHECKOUT, self.shape)
+        self._save_disks(image.disks(place, base, CHECKOUT, self.shape))
+
+    def _save_disks(self, target: Path) -> None:
+        from muster.cluster.created import creation, image  # noqa: PLC0415
+
         for name in reversed(self.shape.machines):
             self.node("kill", name)
         image.save(self.seen_from_here(self.folder.path), self.shape, target)

@@ -62,7 +62,7 @@ def test_a_job_that_a_killed_run_left_does_not_pass_for_a_users(cluster: SmallCl
     assert cluster.works("head", "squeue -h") == ""
 
 
-def test_a_number_of_a_job_that_is_given_again_is_not_waited_for(cluster: SmallCluster) -> None:
+def test_a_number_that_a_job_had_before_is_given_again(cluster: SmallCluster) -> None:
     cluster.describe(group("compute", "n1"))
     cluster.create(head=CONTROLLER, n1=WORKER)
     first = "srun bash -c 'echo $SLURM_JOB_ID'"
