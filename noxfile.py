@@ -57,14 +57,14 @@ def recipes(session: nox.Session) -> None:
 
 
 @nox.session
-def frameworks(session: nox.Session) -> None:
+@nox.parametrize("recipe", [nox.param(name, id=name) for name in sorted(alone())])
+def frameworks(session: nox.Session, recipe: str) -> None:
     """Train the recipes whose libraries need an environment of their own: minutes to install."""
-    for name in sorted(alone()):
-        own = sorted(ROOT.glob(f"tests/recipes/test_{name}*.py"))
-        each = ("every_recipe_runs", "framework_equality", "defects", "change_at_restart")
-        files = [*(f"tests/recipes/test_{test}.py" for test in each), *map(str, own)]
-        files += ["tests/multinode/test_faults.py"]
-        Environment(name).run(session, "-m", "pytest", *files, *session.posargs)
+    own = sorted(ROOT.glob(f"tests/recipes/test_{recipe}*.py"))
+    each = ("every_recipe_runs", "framework_equality", "defects", "change_at_restart")
+    files = [*(f"tests/recipes/test_{test}.py" for test in each), *map(str, own)]
+    files += ["tests/multinode/test_faults.py"]
+    Environment(recipe).run(session, "-m", "pytest", *files, *session.posargs)
 
 
 @nox.session

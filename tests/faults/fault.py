@@ -89,7 +89,7 @@ class Fault:
         ranks: the run starts with so many; 2 as the undisturbed run, only then are losses compared.
         python: only for recipes whose ranks are Python.
         storm: may strike at any moment, again and again.
-        ci: recipes on which CI runs it, or `./run frameworks` if they need its environments.
+        ci: recipes on which CI runs it.
         limit_s: longest wait for the end.
     """
 

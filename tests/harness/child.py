@@ -22,11 +22,18 @@ class Child:
     reading: int
 
     def result(self) -> Any:
-        """What the work returns; a text that begins with ! for an exception, or any other end."""
+        """What the work returns; a text that begins with ! for an exception, or any other end.
+
+        Raises:
+            TimeoutError: it took too long, which says nothing about what it would have found.
+        """
         with os.fdopen(self.reading) as pipe:
             text = pipe.read()
         _, status = os.waitpid(self.pid, 0)
-        return json.loads(text) if text else f"!ended with {os.waitstatus_to_exitcode(status)}"
+        code = os.waitstatus_to_exitcode(status)
+        if code == -signal.SIGALRM:
+            raise TimeoutError(f"a child was not through after {LIMIT_S} s")
+        return json.loads(text) if text else f"!ended with {code}"
 
 
 def start(work: Callable[[], Any]) -> Child:

@@ -1,4 +1,8 @@
-"""The rows of `./run faults` that CI and `./run frameworks` run: is the right thing done?"""
+"""The rows of `./run faults` that sessions of tests run: is the right thing done?
+
+CI runs those that a fault names. Two every recipe has to meet, also one that nobody listed: in
+`./run multinode`, or in `./run frameworks` when its libraries need an environment of their own.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +19,19 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 FAULTS, TWINS = fault.discover(), twin.discover()
+EVERY_RECIPE = ("kill_rank", "lose_worker_silently")
 
 
 def rows() -> list[object]:
-    """One parameter a row; those of Python recipes need torch."""
-    return [
-        pytest.param(recipe, name, marks=[pytest.mark.torch] if TWINS[recipe].is_python else [])
-        for recipe in TWINS
-        for name, one in FAULTS.items()
-        if recipe in one.ci
-    ]
+    """One parameter a row; those of Python recipes need torch, what CI leaves out is slow."""
+    found: list[object] = []
+    for recipe, mine in TWINS.items():
+        for name, one in FAULTS.items():
+            if recipe in one.ci or name in EVERY_RECIPE:
+                slow = [] if recipe in one.ci else [pytest.mark.slow]
+                torch = [pytest.mark.torch] if mine.is_python else []
+                found.append(pytest.param(recipe, name, marks=[*slow, *torch]))
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from muster.recipe import load_recipe
+
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted(path.parent for path in ROOT.glob("recipes/*/recipe.yaml"))
 SHARED = ROOT / "recipes"
@@ -31,6 +33,12 @@ def test_folder_is_complete(folder: Path) -> None:
     assert [name for name in wanted if not (folder / name).is_file()] == []
     assert (ROOT / "tests" / "golden" / f"{folder.name}.json").is_file()
     assert list((folder / "sizes").glob("*.yaml"))
+
+
+@each_recipe
+def test_it_says_how_it_is_rehearsed(folder: Path) -> None:
+    """Else no fault would ever strike it, and nobody would notice."""
+    assert load_recipe(folder).rehearsal.overrides
 
 
 @each_recipe

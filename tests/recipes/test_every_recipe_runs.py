@@ -156,9 +156,11 @@ def test_another_layout_takes_the_same_samples_to_the_same_loss_and_back(
         )
         assert back.codes() == [0] * tried.ranks, back.errors()
         for ranks, first in ((there, 11), (back, 17)):
-            want = column(unbroken, "loss", first)
+            want, got = column(unbroken, "loss", first), column(ranks, "loss")
             assert column(ranks, "samples") == column(unbroken, "samples", first)
-            assert column(ranks, "loss") == pytest.approx(want, rel=other["rtol"])
+            off = max(abs(got[step] / want[step] - 1) for step in want)
+            print(f"{tried.golden_file.stem}: {off:.1e} from training step {first} on")
+            assert off <= other["rtol"]
 
 
 @one_in_ci("tried")

@@ -3,9 +3,7 @@
 from tests.faults.fault import fault, recovers
 from tests.faults.stage import Stage
 
-TRIED = ("ten_lines", "llama2_fsdp", "llama2_automodel")
 
-
-@fault(recovers("swap", "node_lost"), storm=True, ci=TRIED)
+@fault(recovers("swap", "node_lost"), storm=True, ci=("ten_lines", "llama2_fsdp"))
 def lose_worker_silently(stage: Stage) -> None:
     stage.break_node("kill", stage.worker, silent=True)
