@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import resume
 from tests.harness.child import LIMIT_S, in_child
 
+torch = pytest.importorskip("torch")  # which imports pynvml here, and that warns
 pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -50,6 +51,23 @@ def test_no_file_has_a_name_that_says_nothing() -> None:
 @pytest.mark.parametrize("name", ["run", ".ci/run"])
 def test_program_can_be_executed(name: str) -> None:
     assert os.access(ROOT / name, os.X_OK)
+
+
+def test_our_programs_are_found_beside_a_library_that_installs_its_tests(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "__init__.py").touch()
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    command = [sys.executable, "-c", "import tests.faults.fault"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path.parent,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_noxfile_fits_its_limit_and_every_session_says_what_it_does() -> None:
