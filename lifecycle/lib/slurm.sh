@@ -69,8 +69,8 @@ slurm::end_jobs() {
 
 # slurm::srun NAME SECONDS WORD...: srun, with what it says; 75 if its nodes have not become ready within SECONDS.
 #
-# A node tells once that the prolog has ended. Where that is lost, such as when slurmctld dies at that moment, the job stays
-# in it until its time is over, and so would we: the next job has a prolog of its own.
+# A slurmd that ends while it runs the prolog, as 22.05 may when it is told of new files just then, never says that the prolog
+# is over: the job stays in it until its time is, and so would we. The next job may have another end.
 # 9: who is killed leaves srun behind, which must not keep our lock.
 slurm::srun() {
   local -r name=$1 ready_s=$2 said=$MUSTER_STATE/srun.said

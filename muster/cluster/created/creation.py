@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from muster.cluster.cluster import LocalCluster
 
 ON_CREATE = ("env", "MUSTER_FLUSH_S=0", "bash", "/opt/lifecycle/on_create.sh")
+_ALL_IDLE = """
+for i in {1..100}; do
+  [[ $(sinfo -h -N -o %T | sort -u) != idle ]] || exit 0
+  sleep 0.1
+done"""
 _LOOK_AGAIN_S = 0.1
 _LONGEST_S = 900.0
 
@@ -43,7 +48,8 @@ def finish(cluster: LocalCluster, timeout_s: float = _LONGEST_S) -> None:
             what = f"not all nodes are idle: {states or 'slurmctld does not answer'}"
             fix = f"read the logs in {cluster.folder.logs}"
             raise TemporaryError(f"cluster {cluster.name!r}", what, fix)
-        time.sleep(_LOOK_AGAIN_S)
+        # Looking again and again is cheaper in there: what starts wants the processors.
+        cluster.exec(["timeout", "30", "bash", "-c", _ALL_IDLE])
         states = cluster.states()
 
 
