@@ -111,6 +111,18 @@ def test_files_that_say_the_same_are_the_same() -> None:
 
 
 @each_recipe
+def test_readme_says_what_is_tested_of_other_layouts(folder: Path) -> None:
+    golden = json.loads((ROOT / "tests" / "golden" / f"{folder.name}.json").read_text())
+    readme = " ".join((folder / "README.md").read_text().split())
+    ranks = load_recipe(folder).smoke.ranks
+    for other in golden["layouts"]:
+        limit = f"{other['rtol']:.0e}".replace("e-0", "e-")
+        is_split = any(word.startswith("parallel.tensor") for word in other["words"])
+        named = "" if is_split else f"{ranks} to {other['ranks']} to {ranks})"
+        assert f"within {limit} (tested {named}" in readme
+
+
+@each_recipe
 def test_main_readme_has_a_row(folder: Path) -> None:
     assert f"| `{folder.name}` |" in (ROOT / "README.md").read_text()
 
