@@ -75,14 +75,18 @@ def test_a_number_that_a_job_had_before_is_given_again(cluster: SmallCluster) ->
     assert "a job ran on n1\n" in cluster.log("head", "validation")
 
 
-def test_everything_on_the_head_dies_when_the_job_begins(cluster: SmallCluster) -> None:
+@pytest.mark.parametrize("point", ["applying", "srun"])
+def test_everything_on_the_head_dies(cluster: SmallCluster, point: str) -> None:
     cluster.describe(group("compute", "n1"))
     cluster.create(head=CONTROLLER, n1=WORKER)
-    kill = "until pgrep -x srun >/dev/null; do sleep 0.02; done; kill -KILL -1"
-    killer = cluster.start("head", kill)
-    rc, _ = cluster.run("head", LAST)
-    killer.communicate()
-    assert rc != 0
+    begun = cluster.start("head", LAST)
+    if point == "applying":  # before the job
+        cluster.wait_until_applying("head", "validation")
+    else:
+        cluster.works("head", "until pgrep -x srun >/dev/null; do sleep 0.02; done")
+    cluster.run("head", "kill -KILL -1")
+    begun.communicate()
+    assert begun.returncode != 0
     slurmd = cluster.works("n1", "pgrep -x slurmd")
     cluster.create(head=CONTROLLER)
     # Told of the files that it has, slurmd 22.05 may end; then no job gets through its prolog.
