@@ -63,7 +63,7 @@ validation::out_of_service() { # partition
 validation::job() { # partition node...
   local -r partition=$1
   shift
-  local said name gres gpus=0 i rc
+  local said name gres gpus=0 i since=$SECONDS
   local -a folders=() words
   for i in "${!C_MOUNTS_PATH[@]}"; do
     if [[ -n ${C_MOUNTS_WRITABLE[i]} ]] && grep -qx compute <<<"${C_MOUNTS_ROLES[i]}"; then folders+=("${C_MOUNTS_PATH[i]}"); fi
@@ -74,12 +74,12 @@ validation::job() { # partition node...
     gpus=${gres##*:}
     words+=(--gres="$gres")
   fi
-  for ((i = 0; i < 3; i++)); do
-    rc=0
+  # Where nothing ran on any node it may be for what a controller that died has left on them, and not for the nodes.
+  for ((i = 0; i < 3 && SECONDS - since < 400; i++)); do
     said=$(SLURMD_PORT=$(slurm::setting SlurmdPort 6818) slurm::srun "$NAME" "${MUSTER_READY_WAIT_S:-90}" "${words[@]}" \
-      --exclusive --time=5 --immediate=300 --kill-on-bad-exit=0 --chdir=/ bash -c "$LOOK" _ "$gpus" "$@" -- "${folders[@]}") || rc=$?
-    ((rc != 0)) || break
-    said="no job becomes ready within ${MUSTER_READY_WAIT_S:-90} s"
+      --exclusive --time=5 --immediate=300 --kill-on-bad-exit=0 --chdir=/ bash -c "$LOOK" _ "$gpus" "$@" -- "${folders[@]}") ||
+      said="no job becomes ready within ${MUSTER_READY_WAIT_S:-90} s"
+    ! grep -q ': done$' <<<"$said" || break
   done
   grep -vE ': done$' <<<"$said" | grep -E "^[^ ]+: (shows|does not|cannot)" || true
   for name; do
