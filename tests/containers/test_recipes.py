@@ -72,7 +72,10 @@ def test_smoke_in_its_container_has_the_losses_of_outside(
 ) -> None:
     smoke = load_recipe(copy).smoke
     golden = json.loads((ROOT / "tests" / "golden" / f"{name}.json").read_text())
-    words = ["--image", str(images.of(name)), *PATIENCE, f"ranks_per_node={smoke.ranks // 2}"]
+    sizes = [word.partition("=")[2] for word in smoke.overrides if "parallel.tensor=" in word]
+    each = max(smoke.ranks // 2, *map(int, sizes), 1)  # tensor parallel ranks share a node
+    shape = (f"nodes={smoke.ranks // each}", f"ranks_per_node={each}")
+    words = ["--image", str(images.of(name)), *PATIENCE, *shape]
     run = trained(submit(cluster, copy, *words, "--", *smoke.overrides, "checkpoint.every=10"))
     curve = run.curve()
     assert {str(step): samples for step, (_, samples) in curve.items()} == golden["samples"]
