@@ -22,6 +22,9 @@ nox.options.sessions = ["tests"]
 
 SLURM_HERE = "import muster.cluster.packages as p; exit(p.main())"
 WORKERS = 2  # test processes side by side
+in_each_environment = nox.parametrize(
+    "home", [nox.param(name, id=name) for name in (CPU.name, *sorted(alone()))]
+)
 
 
 @nox.session
@@ -45,9 +48,12 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
-def smoke(session: nox.Session) -> None:
+@in_each_environment
+def smoke(session: nox.Session, home: str) -> None:
     """Train every recipe for a few training steps on this machine, without Slurm."""
-    CPU.run(session, "-m", "pytest", "tests/recipes", "-k", "smoke", *session.posargs)
+    # The other files need the libraries of the recipes that they test.
+    files = "tests/recipes" if home == CPU.name else "tests/recipes/test_every_recipe_runs.py"
+    Environment(home).run(session, "-m", "pytest", files, "-k", "smoke", *session.posargs)
 
 
 @nox.session
@@ -74,7 +80,7 @@ def multinode(session: nox.Session) -> None:
 
 
 @nox.session
-@nox.parametrize("home", [nox.param(name, id=name) for name in (CPU.name, *sorted(alone()))])
+@in_each_environment
 def faults(session: nox.Session, home: str) -> None:
     """Break every recipe in every way on the list; `-- --help` has recipes, faults and storms."""
     words = by_environment(session.posargs).get(home)
