@@ -1,8 +1,9 @@
 """Every recipe in the image of its Dockerfile, on a real Slurm: the losses of outside.
 
-Every smoke, as exact as its golden file asks; and, bit for bit, a lost node under the recipes that share an environment and under the recipe of
-ten lines; `./run containers --recipe NAME` runs both of one recipe, also of one whose libraries
-live alone. The order of parameters is that of images: only one of them is on the disk at a time.
+Every smoke, as exact as its golden file asks; bit for bit, a lost node under the recipes that share
+an environment and under the recipe of ten lines. `./run containers --recipe NAME` runs both of one
+recipe, also of one whose libraries live alone. The order of parameters is that of images: only one
+of them is on the disk at a time.
 """
 
 from __future__ import annotations
