@@ -121,6 +121,7 @@ def test_the_librarys_way_to_load_adamw_still_needs_ours(
     nemo: Any, whole: Any, data_dir: Path, tmp_path: Path
 ) -> None:
     """Without the recipe's load the run ends, or goes on with another curve."""
+    assert "load_optimizer_state_dict" in vars(nemo.strategy.Strategy)  # else its lack would end it
 
     def theirs() -> Any:
         del nemo.strategy.Strategy.load_optimizer_state_dict
