@@ -55,7 +55,9 @@ def test_environment(cluster: LocalCluster) -> None:
 def test_signals_reach_the_command(cluster: LocalCluster, number: signal.Signals) -> None:
     name = number.name[3:]
     script = f"trap 'echo got {name}; exit 3' {name}; echo ready; while :; do sleep 0.05; done"
-    argv = cluster.exec_argv(["bash", "-c", script], node="n2")
+    # Who started the tests with nohup handed down an ignored SIGHUP, which no shell can trap.
+    fresh = ["env", f"--default-signal={name}"]
+    argv = [*fresh, *cluster.exec_argv(["bash", "-c", script], node="n2")]
     child = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
