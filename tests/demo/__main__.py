@@ -50,7 +50,8 @@ class Demo:
     lost_nodes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.cluster = LocalCluster(f"demo{os.getpid()}", Shape(out_of_service=(OUT_OF_SERVICE,)))
+        shape = Shape(out_of_service=(OUT_OF_SERVICE,), settings=(("HealthCheckInterval", "5"),))
+        self.cluster = LocalCluster(f"demo{os.getpid()}", shape)
 
     def perform(self) -> int:
         """All of it; returns the exit code."""
@@ -106,8 +107,12 @@ class Demo:
         return run
 
     def break_things(self, run: Training) -> None:
-        """The three faults, each once training runs again after the one before."""
-        gap = max(self.steps // 5, self.every + 2)
+        """The three faults, each as soon as training has a checkpoint after the one before.
+
+        Training goes on until the health check has found the GPU: what is left of it has to
+        outlast that on a fast machine too.
+        """
+        gap = self.every + 2
         self.until_step(run, gap)
         worker = self.worker(run)
         self.fault(run, f"power loss of {worker}", worker, "node_lost")
@@ -212,7 +217,7 @@ class Demo:
 def main() -> int:
     """Perform; returns the exit code."""
     parser = argparse.ArgumentParser(prog="nox -s demo --", description=__doc__.split("\n")[0])
-    parser.add_argument("--steps", type=int, default=90, help="training steps (90)")
+    parser.add_argument("--steps", type=int, default=120, help="training steps (120)")
     parser.add_argument(
         "--every", type=int, default=5, help="checkpoint every N training steps (5)"
     )

@@ -12,6 +12,19 @@ def idle(cluster: LocalCluster) -> list[str]:
     return [name for name, state in cluster.states().items() if state == "idle"]
 
 
+def check_until_drained(cluster: LocalCluster, name: str, timeout_s: float = 60.0) -> None:
+    """The node's periodic health check now, not at Slurm's next interval, until it has drained it.
+
+    A run of a limited length must not be over before Slurm asks.
+    """
+    check = str(cluster.folder.path / "hooks" / "health_check.sh")
+    deadline = time.monotonic() + timeout_s
+    while not cluster.states().get(name, "").startswith("drain"):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the health check of {name} has not drained it: {cluster.states()}")
+        cluster.exec([check], node=name)
+
+
 def back_to_service(cluster: LocalCluster, timeout_s: float = 60.0) -> None:
     """Replace or resume whatever is not idle until every node is."""
     deadline = time.monotonic() + timeout_s

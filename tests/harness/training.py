@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from muster.cluster import LocalCluster
 
 ENDED = frozenset({"CANCELLED", "COMPLETED", "FAILED", "GONE", "TIMEOUT", "NODE_FAIL", "PREEMPTED"})
@@ -155,6 +157,19 @@ class Training:
         """End the job, whatever its state."""
         self.cluster.exec(["scancel", self.job])
         self.wait_state(ENDED, 60)
+
+
+def outlast_the_fault(recipe: Path, more: int = 40) -> None:
+    """Let a copy of the recipe of ten lines train on until it was restarted, then `more` steps.
+
+    However slow the machine, a first attempt is not done before the fault was noticed.
+    """
+    path = recipe / "recipe.yaml"
+    facts = yaml.safe_load(path.read_text(encoding="utf-8"))
+    (command,) = facts["commands"]
+    goal = f'$(( MUSTER_ATTEMPT == 1 ? 100000 : $(cat "$MUSTER_RESUME/step") + {more} ))'
+    command["run"] += f" {goal}"
+    path.write_text(yaml.safe_dump(facts, sort_keys=False), encoding="utf-8")
 
 
 def submit(

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from muster.cluster import LocalCluster
-from tests.harness.training import Lines, submit
+from tests.harness.nodes import check_until_drained
+from tests.harness.training import Lines, outlast_the_fault, submit
 
 pytestmark = pytest.mark.cluster
 
 Harm = Callable[[LocalCluster, str], tuple[str, str]]
-STEPS = 110
 XID = "NVRM: Xid (PCI:0000:61:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 BACK = [*["verify_started", "verify_ended"] * 3, "resumed", "returned"]
 
@@ -91,7 +91,8 @@ def test_from_a_gpu_fault_to_a_fit_node_without_a_person(
     harm: Harm, cluster: LocalCluster, ten_lines: Path, tmp_path: Path
 ) -> None:
     with watching(cluster, tmp_path) as log:
-        run = submit(cluster, ten_lines, "--", str(STEPS))
+        outlast_the_fault(ten_lines)
+        run = submit(cluster, ten_lines)
         run.wait_step(13)
         host, (one, other) = run.events("supervisor_started")[-1]["host"], first_nodes(run)
         node = Node(cluster, other if one == host else one, log)
@@ -99,7 +100,8 @@ def test_from_a_gpu_fault_to_a_fit_node_without_a_person(
         assert node.state() in ("mixed", "allocated")
 
         check, action = harm(cluster, node.name)
-        run.wait("the node to be drained", lambda: node.state().startswith("drain"))
+        check_until_drained(cluster, node.name)
+        assert node.state().startswith("drain")
         shown = node.shown()
         assert f"Reason=muster:{check}:hardware:{action} " in shown
         assert f" boot={boot[:8]}" in shown
@@ -124,7 +126,7 @@ def test_from_a_gpu_fault_to_a_fit_node_without_a_person(
     assert node.name not in second["nodes"]
     assert second["resume_step"] > 0
     assert len(run.events("supervisor_started")) == 1
-    assert sorted(run.curve()) == list(range(1, STEPS + 1))
+    assert sorted(run.curve()) == list(range(1, run.last_step() + 1))
     # 3. Replaced or rebooted, checked three times in one new boot, and returned.
     repair = [f"{action}_started", f"{action}_ended"]
     assert [e["event"] for e in node.events("watch")] == [*repair, *BACK]
