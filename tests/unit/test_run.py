@@ -185,6 +185,8 @@ def test_hands_over_to_nox_in_the_clone_with_all_arguments(clone: Path, index: I
     assert err.count("\n") == 1
     index.files.clear()  # the second time nothing is installed
     assert finish(start(clone, "demo", env=env))[::2] == (0, "")
+    nox_like = finish(start(clone, "demo", "--", "a", "--", "b", env=env))
+    assert nox_like == (0, f"{clone}\n['--session', 'demo', '--', 'a', '--', 'b']\n", "")
     for arguments in ((), ("--help",)):
         assert finish(start(clone, *arguments, env=env)) == (0, f"{clone}\n['--list']\n", "")
 
