@@ -6,7 +6,7 @@ import re
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -46,13 +46,13 @@ class Script:
         path = self.folder / "job.out"
         return path.read_text() if path.exists() else ""
 
-    def journal(self, line: int = 0) -> list[dict[str, object]]:
+    def journal(self, line: int = 0) -> list[dict[str, Any]]:
         return read_lines(self.folder / "runs" / self.job / f"srun_{line}" / "journal.jsonl")
 
     def nodes(self, line: int = 0) -> list[str]:
         """Those of the newest attempt; a spare that was the first to answer may be among them."""
         started = [e for e in self.journal(line) if e["event"] == "attempt_started"]
-        return [str(name) for name in started[-1]["nodes"]]  # type: ignore[attr-defined]
+        return list(started[-1]["nodes"])
 
     def wait(self, condition: Callable[[], object], timeout_s: float = 90) -> None:
         deadline = time.monotonic() + timeout_s
