@@ -34,7 +34,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    text = "only this recipe, and a lost node too where its libraries live alone; repeatable"
+    text = "only this recipe; repeatable"
     parser.addoption("--recipe", action="append", default=[], metavar="NAME", help=text)
 
 

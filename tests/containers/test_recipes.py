@@ -1,9 +1,8 @@
 """Every recipe in the image of its Dockerfile, on a real Slurm: the losses of outside.
 
-Every smoke, as exact as its golden file asks; bit for bit, a lost node under the recipes that share
-an environment and under the recipe of ten lines. `./run containers --recipe NAME` runs both of one
-recipe, also of one whose libraries live alone. The order of parameters is that of images: only one
-of them is on the disk at a time.
+Every smoke, as exact as its golden file asks; and bit for bit, a lost node. `./run containers
+--recipe NAME` runs both of one recipe. The order of parameters is that of images: only one of them
+is on the disk at a time.
 """
 
 from __future__ import annotations
@@ -45,8 +44,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = named or list(FOLDERS)
     if metafunc.function is test_smoke_in_its_container_has_the_losses_of_outside:
         names = [name for name in names if load_recipe(FOLDERS[name]).smoke.overrides]
-    elif not named:  # large libraries take minutes to load, in each of three attempts
-        names = [name for name in names if belongs_here(name)]
     metafunc.parametrize("name", names, scope="module")
 
 

@@ -323,6 +323,7 @@ def test_srun_without_the_plugin_in_its_files_is_one_line(machines: Machines) ->
 @needs_headers
 @pytest.mark.slow
 def test_the_plugin_of_auto_resume_is_built_once(machines: Machines) -> None:
+    machines.describe(slurm={"auto_resume": True})
     chosen = only("auto_resume")
     rc, out = machines["n1"].run(f"{chosen}; {chosen}")
     assert rc == 0, out
