@@ -177,6 +177,7 @@ class LocalCluster:
     def _save_disks(self, target: Path) -> None:
         from muster.cluster.created import creation, image  # noqa: PLC0415
 
+        creation.shut_down_controller(self)
         for name in reversed(self.shape.machines):
             self.node("kill", name)
         image.save(self.seen_from_here(self.folder.path), self.shape, target)

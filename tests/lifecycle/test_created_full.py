@@ -6,6 +6,7 @@ Minutes: `nox -s lifecycle`.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -57,11 +58,14 @@ def test_again_every_step_is_unchanged_and_not_a_byte_differs(cluster: LocalClus
 
 
 def test_the_same_cluster_starts_again_from_its_disks(cluster: LocalCluster) -> None:
-    cluster.save_disks()
+    job(cluster, 2)
+    cluster.save_disks()  # at once: slurmctld writes only every few seconds what has ended
     again = LocalCluster(f"{cluster.name}-d", cluster.shape)
     try:
         again.up(owner_pid=os.getpid(), timeout_s=600)
         assert "\nIMAGE=/" in (again.folder.path / "etc" / "world.env").read_text()
+        ended = re.findall(r"JobState=(\w+)", script(again, "n0", "scontrol show job"))
+        assert set(ended) == {"COMPLETED"}  # none ran there until its time limit
         assert len(set(job(again, 2))) == 2
         done = create(again)
         assert [one.out for one in done.values() if not all_unchanged(one)] == []

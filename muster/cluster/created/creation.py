@@ -20,6 +20,13 @@ for i in {1..100}; do
   [[ $(sinfo -h -N -o %T | sort -u) != idle ]] || exit 0
   sleep 0.1
 done"""
+_SHUT_DOWN = """
+scontrol shutdown slurmctld
+for i in {1..300}; do
+  pidof slurmctld >/dev/null || exit 0
+  sleep 0.1
+done
+exit 1"""
 _LOOK_AGAIN_S = 0.1
 _LONGEST_S = 900.0
 
@@ -51,6 +58,18 @@ def finish(cluster: LocalCluster, timeout_s: float = _LONGEST_S) -> None:
         # Looking again and again is cheaper in there: what starts wants the processors.
         cluster.exec(["timeout", "30", "bash", "-c", _ALL_IDLE])
         states = cluster.states()
+
+
+def shut_down_controller(cluster: LocalCluster) -> None:
+    """End slurmctld with all that it knows on its disk, where a job that is done runs for seconds.
+
+    Raises:
+        TemporaryError: it does not end.
+    """
+    done = cluster.exec(["timeout", "60", "bash", "-c", _SHUT_DOWN], timeout_s=90)
+    if not done.ok:
+        fix = f"read the logs in {cluster.folder.logs}"
+        raise TemporaryError(f"cluster {cluster.name!r}", f"slurmctld: {done.reason}", fix)
 
 
 def wait_booted(cluster: LocalCluster, timeout_s: float) -> None:
