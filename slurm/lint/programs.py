@@ -9,7 +9,8 @@ from pathlib import PurePosixPath
 from typing import Optional
 
 from slurm.lint.options import SRUN, Option, parse
-from slurm.lint.shell import Command, Word
+from slurm.lint.shell import Command
+from slurm.lint.words import Word
 
 # Programs that start another one: options of theirs that take a value, and how many words of their
 # own stand before it.

@@ -1,8 +1,9 @@
 """The commands of a bash script, found without running it: a reader, not an interpreter.
 
-It knows quotes, comments, continued lines, here-documents, pipes and lists, command substitution
-and groups; it expands nothing. It has to get through whatever bytes somebody has in a file: what it
-does not understand it takes for text, it never raises, and it reads each character once.
+It knows quotes, comments, continued lines, here-documents, pipes and lists, command substitution,
+groups, functions, the patterns of `case` and what stands in [[ ]]; it expands nothing. It has to
+get through whatever bytes somebody has in a file: what it does not understand it takes for text, it
+never raises, and it reads each character once.
 """
 
 from __future__ import annotations
@@ -10,29 +11,19 @@ from __future__ import annotations
 import bisect
 import re
 from dataclasses import dataclass
+from itertools import islice
 
-_MAX_DEPTH = 40
-"""Command substitutions within each other; what lies deeper is text."""
+from slurm.lint.words import BREAKS, Word, WordReader
 
 _OPERATOR = re.compile(
     r"<<<|<<-?|&>>?|>>|>&|<&|<>|>\||[<>]\(|[<>]|\|\||\|&|\||&&|;;&|;&|;;|;|&|\(\(|\(|\)"
 )
 _REDIRECTIONS = frozenset({"<<<", "<<", "<<-", "&>", "&>>", ">>", ">&", "<&", "<>", ">|", "<", ">"})
 _WORD_OPENERS = frozenset({"((", "<(", ">("})
-_RESERVED = "if then elif else fi while until do done case esac select function { } ! time coproc"
+_CLAUSE_ENDS = frozenset({";;", ";&", ";;&"})
+_RESERVED = "if then elif else fi while until do done case esac function { } ! time coproc"
 _KEYWORDS = frozenset(_RESERVED.split())
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=", re.ASCII)
-_BREAKS = frozenset(" \t\r\n;&|<>()")
-
-
-@dataclass(frozen=True)
-class Word:
-    """One word: `text` without its quotes, where it begins and ends in the file."""
-
-    text: str
-    start: int
-    end: int
-    quoted: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,9 +84,9 @@ def read(text: str) -> Reading:
     return Reading(ordered, frozenset(reader.here_lines))
 
 
-class _Reader:
+class _Reader(WordReader):
     def __init__(self, text: str) -> None:
-        self.text = text
+        super().__init__(text)
         self.found: list[Command] = []
         self._line_ends = [match.start() for match in re.finditer("\n", text)]
         self.here_lines: set[int] = set()
@@ -105,71 +96,105 @@ class _Reader:
         return bisect.bisect_left(self._line_ends, place) + 1
 
     def commands(self, place: int, end: int, depth: int, *, closed: bool = False) -> int:
-        """Read commands up to `end`, or to the parenthesis that closes them; returns where."""
-        text, parts, groups = self.text, _Parts(), 0
+        text, parts, groups, cases = self.text, _Parts(), 0, 0
         while place < end:
-            code = self._skip(place, end)
+            code = self.skip(place, end)
             if code > place:
                 place = code
                 continue
             match = _OPERATOR.match(text, place, end)
             if text[place] == "\n":
-                self._finish(parts, "\n", depth)
+                cases -= self._finish(parts, "\n", depth, cases)
                 place = self._here_documents(place + 1, end)
             elif not match:
-                word, place = self._word(place, end, depth)
-                parts.words.append(word)
+                place = self._next_word(place, end, depth, parts)
+                if parts.begins("case", 3) and parts.words[-1].text == "in":
+                    self._finish(parts, "", depth)
+                    cases += 1
+                    place = self._patterns(place, end, depth)
             elif match[0] in _REDIRECTIONS:
                 place = self._redirection(match[0], match.end(), end, depth, parts)
             elif match[0] in _WORD_OPENERS:
                 place = self._opened(match, end, depth, parts)
             else:
-                self._finish(parts, match[0], depth)
+                cases -= self._finish(parts, match[0], depth, cases)
                 place = match.end()
                 groups += {"(": 1, ")": -1}.get(match[0], 0)
                 if closed and groups < 0:
                     return place
+                if cases and match[0] in _CLAUSE_ENDS:
+                    place = self._patterns(place, end, depth)
         self._finish(parts, "", depth)
         return place
 
-    def _skip(self, place: int, end: int) -> int:
-        """Past blanks, continued lines and a comment."""
+    def _next_word(self, place: int, end: int, depth: int, parts: _Parts) -> int:
+        """A word; of [[ all that stands up to ]], where | and ( begin no command."""
+        word, place = self.word(place, end, depth)
+        parts.words.append(word)
+        if not parts.begins("[[", 1):
+            return place
         while place < end:
-            if self.text[place] in " \t\r":
+            code = self.skip(place, end)
+            if code > place:
+                place = code
+            elif self.text[place] == "\n":
+                place = self._here_documents(place + 1, end)
+            elif self.text[place] in BREAKS:
                 place += 1
-            elif self.text.startswith("\\\n", place):
-                place += 2
-            elif self.text[place] == "#":
-                newline = self.text.find("\n", place, end)
-                return end if newline < 0 else newline
             else:
-                break
+                word, place = self.word(place, end, depth)
+                parts.words.append(word)
+                if word.text == "]]" and not word.quoted:
+                    break
+        return place
+
+    def _patterns(self, place: int, end: int, depth: int) -> int:
+        """Past the patterns of one clause of `case`; not past an `esac` in their place."""
+        while place < end:
+            code = self.skip(place, end)
+            if code > place:
+                place = code
+                continue
+            sign = self.text[place]
+            if sign == "\n":
+                place = self._here_documents(place + 1, end)
+            elif sign in "(|":
+                place += 1
+            elif sign in BREAKS:  # the ) behind them, or nothing that belongs here
+                return place + (sign == ")")
+            else:
+                word, after = self.word(place, end, depth)
+                if word.text == "esac" and not word.quoted:
+                    return place
+                place = after
         return place
 
     def _opened(self, match: re.Match[str], end: int, depth: int, parts: _Parts) -> int:
         """Arithmetic, or a process in the place of a file: one word."""
         inside = match[0] != "(("
         place = match.end()
-        place = self._nested(place, end, depth) if inside else self._arithmetic(place, end)
+        place = self.nested(place, end, depth) if inside else self.arithmetic(place, end)
         parts.words.append(Word(self.text[match.start() : place], match.start(), place))
         return place
 
-    def _finish(self, parts: _Parts, operator: str, depth: int) -> None:
-        keywords: list[str] = []
-        words, line = parts.words, self.line(parts.start or 0)
-        while words and not words[0].quoted and words[0].text in _KEYWORDS:
-            keywords.append(words.pop(0).text)
+    def _finish(self, parts: _Parts, operator: str, depth: int, cases: int = 0) -> int:
+        """Keep the command that has been read; returns how many of the `cases` it ends."""
+        if operator == "\n" and parts.begins("case", 2):  # its `in` stands in the next line
+            return 0
+        keywords, words = parts.split()
         assignments = []
-        while words:
-            match = _ASSIGNMENT.match(words[0].text)
+        for word in words:
+            match = _ASSIGNMENT.match(word.text)
             if not match:
                 break
-            word = words.pop(0)
             assignments.append((match[1], word.text[match.end() :]))
+        words = words[len(assignments) :]
+        if operator == "(":
+            words = []  # the name of a function
         if words or assignments or keywords:
             self.found.append(
                 Command(
-                    line=line,
+                    line=self.line(parts.start or 0),
                     words=tuple(words),
                     assignments=tuple(assignments),
                     targets=tuple(parts.targets),
@@ -179,6 +204,7 @@ class _Reader:
                 )
             )
         parts.clear()
+        return min(cases, keywords.count("esac"))
 
     def _redirection(self, operator: str, place: int, end: int, depth: int, parts: _Parts) -> int:
         last = parts.words[-1] if parts.words else None
@@ -188,7 +214,7 @@ class _Reader:
             place += 1
         if place >= end or self.text[place] in "\n;&|()<>":  # the last as in `> >(tee log)`
             return place
-        word, place = self._word(place, end, depth)
+        word, place = self.word(place, end, depth)
         if operator in ("<<", "<<-"):
             self._here.append((word.text, operator == "<<-"))
         else:
@@ -210,107 +236,6 @@ class _Reader:
         self._here.clear()
         return place
 
-    def _word(self, place: int, end: int, depth: int) -> tuple[Word, int]:
-        text, start, quoted = self.text, place, False
-        out: list[str] = []
-        while place < end:
-            sign = text[place]
-            if sign == "(" and place > start and text[place - 1] in "=?*+@!":
-                close = self._balanced(place + 1, end)  # an array, or an extended pattern
-                out.append(text[place:close])
-                place = close
-            elif sign in _BREAKS:
-                break
-            elif sign == "\\":
-                out.append(text[place + 1 : place + 2].replace("\n", ""))
-                place, quoted = min(place + 2, end), True
-            elif sign == "'":
-                close = text.find("'", place + 1, end)
-                close = end if close < 0 else close
-                out.append(text[place + 1 : close])
-                place, quoted = min(close + 1, end), True
-            elif sign == '"':
-                place, quoted = self._double_quotes(place + 1, end, depth, out), True
-            elif sign in "$`":
-                place = self._expansion(place, end, depth, out)
-            else:
-                out.append(sign)
-                place += 1
-        if place == start:  # nothing that a word can begin with: never stand still
-            place += 1
-        return Word("".join(out), start, place, quoted), place
-
-    def _double_quotes(self, place: int, end: int, depth: int, out: list[str]) -> int:
-        text = self.text
-        while place < end:
-            sign = text[place]
-            if sign == '"':
-                return place + 1
-            if sign == "\\" and text[place + 1 : place + 2] in ("$", "`", '"', "\\", "\n"):
-                out.append("" if text[place + 1] == "\n" else text[place + 1])
-                place += 2
-            elif sign in "$`":
-                place = self._expansion(place, end, depth, out)
-            else:
-                out.append(sign)
-                place += 1
-        return place
-
-    def _expansion(self, place: int, end: int, depth: int, out: list[str]) -> int:
-        """`$...` or a backtick: kept as it stands; commands in it are read."""
-        text, start = self.text, place
-        if text.startswith("$((", place):
-            place = self._arithmetic(place + 3, end)
-        elif text.startswith("$(", place):
-            place = self._nested(place + 2, end, depth)
-        elif text.startswith("${", place) and depth < _MAX_DEPTH:
-            place = self._braces(place + 2, end, depth)
-        elif text[place] == "`":
-            close = text.find("`", place + 1, end)
-            close = end if close < 0 else close
-            if depth < _MAX_DEPTH:
-                self.commands(place + 1, close, depth + 1)
-            place = min(close + 1, end)
-        else:
-            place += 1
-        out.append(text[start:place])
-        return place
-
-    def _nested(self, place: int, end: int, depth: int) -> int:
-        if depth >= _MAX_DEPTH:
-            return self._balanced(place, end)
-        return self.commands(place, end, depth + 1, closed=True)
-
-    def _braces(self, place: int, end: int, depth: int) -> int:
-        text, ignored = self.text, list[str]()
-        while place < end:
-            sign = text[place]
-            if sign == "}":
-                return place + 1
-            if sign == "\\":
-                place = min(place + 2, end)
-            elif sign == '"':
-                place = self._double_quotes(place + 1, end, min(depth + 1, _MAX_DEPTH), ignored)
-            elif text.startswith("$(", place) and depth < _MAX_DEPTH:
-                place = self._expansion(place, end, depth, ignored)
-            else:
-                place += 1
-        return place
-
-    def _arithmetic(self, place: int, end: int) -> int:
-        place = self._balanced(place, end)
-        return place + 1 if place < end and self.text[place] == ")" else place
-
-    def _balanced(self, place: int, end: int) -> int:
-        """The place behind the parenthesis that closes the one in front of `place`."""
-        open_ = 1
-        while place < end:
-            open_ += {"(": 1, ")": -1}.get(self.text[place], 0)
-            place += 1
-            if not open_:
-                break
-        return place
-
 
 class _Parts:
     """What has been read of the current command."""
@@ -324,5 +249,26 @@ class _Parts:
         places = [word.start for word in (*self.words[:1], *self.targets[:1])]
         return min(places, default=None)
 
+    def begins(self, name: str, count: int) -> bool:
+        """Whether the last `count` words begin with `name`, and it stands as a command."""
+        place = len(self.words) - count
+        if place < 0 or self.words[place].text != name or self.words[place].quoted:
+            return False
+        return all(_is_keyword(word) for word in islice(self.words, place))
+
+    def split(self) -> tuple[list[str], list[Word]]:
+        """The reserved words in front, and the words of the command behind them."""
+        keywords, place = list[str](), 0
+        while place < len(self.words) and _is_keyword(self.words[place]):
+            keywords.append(self.words[place].text)
+            if keywords[-1] == "case":
+                return keywords, []
+            place += 2 if keywords[-1] == "function" else 1  # its name is no command
+        return keywords, self.words[place:]
+
     def clear(self) -> None:
         self.words, self.targets = [], []
+
+
+def _is_keyword(word: Word) -> bool:
+    return word.text in _KEYWORDS and not word.quoted

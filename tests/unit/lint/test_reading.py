@@ -117,6 +117,34 @@ def texts(script: str) -> list[list[str]]:
     return [one.texts for one in shell.read(script).commands if one.words]
 
 
+# Where a word stands that starts nothing, and where a quote hides what follows.
+PROGRAMS_ONLY = [
+    ("f() { a; }; function g { b; }\nfunction h() { c; }\ni ( ) (d)", [["a"], ["b"], ["c"], ["d"]]),
+    ("case $x in a) b ;; c|'d e') f ;& (g | h) i;; esac; j", [["b"], ["f"], ["i"], ["j"]]),
+    ("case x\nin # )\n  a)\n b <<E ;;\nc)\nE\n esac)\n", [["b"]]),
+    ("case a in b) case c in d) e;; f) g; esac;; h) i; esac | j", [["e"], ["g"], ["i"], ["j"]]),
+    (
+        "a $(case b in c) d;; e) f; esac) g",
+        [["a", "$(case b in c) d;; e) f; esac)", "g"], ["d"], ["f"]],
+    ),
+    ("echo case in in a; b", [["echo", "case", "in", "in", "a"], ["b"]]),
+    ("[[ $x =~ ^(a|b)$ && c ]] && d", [["[[", "$x", "=~", "^", "a", "b", "$", "c", "]]"], ["d"]]),
+    ("a $'it\\'s' b\nc 'd'", [["a", "it\\'s", "b"], ["c", "d"]]),
+    ('a "$\'b" c', [["a", "$'b", "c"]]),
+    (
+        "a ${x:-$'\\'}'} ${y:-'}'} \"${z:-it's}\" b",
+        [["a", "${x:-$'\\'}'}", "${y:-'}'}", "${z:-it's}", "b"]],
+    ),
+    ("A=( '(' \"(\" \\( $'(' # it's (\n b=(c) ); d", [["d"]]),
+    ('A=( $(a \'(\') "$(b ")")" ); c', [["a", "("], ["b", ")"], ["c"]]),
+    (
+        "a @(b|'('); c $(( '(' )); ((\"(\")); d",
+        [["a", "@(b|'(')"], ["c", "$(( '(' ))"], ['(("("))'], ["d"]],
+    ),
+    ('x=$[1<<2]\na "$[b[1]<<3]"\nc', [["a", "$[b[1]<<3]"], ["c"]]),
+]
+
+
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
@@ -135,7 +163,7 @@ def texts(script: str) -> list[list[str]]:
         ("((i > 3)) && a", [["((i > 3))"], ["a"]]),
         ("a $((1 + (2 * 3))) ${x:-$(b)}", [["a", "$((1 + (2 * 3)))", "${x:-$(b)}"], ["b"]]),
         ("a > >(tee log)", [["a", ">(tee log)"], ["tee", "log"]]),
-        ("f() { a; }", [["f"], ["a"]]),
+        *PROGRAMS_ONLY,
     ],
 )  # fmt: skip
 def test_commands(script: str, expected: list[list[str]]) -> None:
