@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import stat
 import sys
 from pathlib import Path
 from typing import Any
 
-from muster.errors import DataError, MusterError, UsageError
+from muster.errors import CreateError, DataError, MusterError, UsageError
 from slurm.conf import command
 from slurm.files import replace
 from slurm.lint.finding import ERROR, SEVERITIES, WARNING, Finding
@@ -62,15 +63,20 @@ def _printable(text: str) -> str:
 
 
 def _one(path: Path, *, fix: bool) -> list[Finding]:
-    from slurm.lint.linter import fixed, lint  # noqa: PLC0415  (every start of muster is paid for)
+    from slurm.lint.fix import fixed  # noqa: PLC0415  (every start of muster is paid for)
+    from slurm.lint.linter import lint  # noqa: PLC0415
+    from slurm.lint.script import MAX_BYTES  # noqa: PLC0415
 
     try:
-        data = path.read_bytes()
+        if fix and not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+            what = "is not a regular file, so --fix cannot write it"
+            raise CreateError(str(path), what, "leave --fix out, or name a batch script")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(str(path), reason, "name batch scripts that you can read") from None
-    if fix:
-        better = fixed(data, str(path), Path.cwd())
-        replace(path, better)
-        data = better
+    if fix and len(data) <= MAX_BYTES:
+        data = fixed(data, str(path), Path.cwd())
+        replace(path, data)
     return lint(data, str(path), Path.cwd())

@@ -73,17 +73,3 @@ def decode(data: bytes) -> str:
 def encode(text: str) -> bytes:
     """The inverse of `decode`."""
     return text.encode("utf-8", "surrogateescape")
-
-
-def fixed(data: bytes, path: str, here: Path) -> bytes:
-    """The file with every edit that is safe to make; the same bytes if there is none."""
-    for _ in range(5):  # an edit may make another one possible
-        text = decode(data)
-        edits = {edit for one in lint(data, path, here) for edit in one.spot.edits}
-        if not edits:
-            break
-        # From the end, so that places stay right.
-        for edit in sorted(edits, key=lambda e: (e.start, e.end, e.text), reverse=True):
-            text = text[: edit.start] + edit.text + text[edit.end :]
-        data = encode(text)
-    return data

@@ -29,7 +29,11 @@ _WRAPPERS: dict[str, tuple[str, int]] = {
     "taskset": ("", 1),
     "sudo": ("-u -g", 0),
 }
-_EXPANSION = re.compile(r"\$\{?(\w+)(?:\[[@*]\])?\}?")
+_ONLY_ASKS = re.compile(r"-[A-Za-z]*[vV][A-Za-z]*")
+"""`command -v srun` says where it is, and starts nothing."""
+_VARIABLE = re.compile(r"\$\{?(\w+)(?:\[[@*]\])?\}?")
+MAX_WRITTEN_OUT = 100_000
+"""Words that variables of one script are written out to."""
 _ARRAY = re.compile(r"\(?(.*?)\)?", re.DOTALL)
 # What does not train, however it is started.
 _SHORT_NAMES = (
@@ -37,6 +41,8 @@ _SHORT_NAMES = (
     "muster ibstat ibv_devinfo fi_info chmod ln mv touch rsync tar test which dcgmi enroot"
 )
 _SHORT = frozenset(_SHORT_NAMES.split())
+_ANSWERS = frozenset({"help", "usage", "version"})
+"""Options of srun after which it starts nothing."""
 _LAUNCHER_NAMES = "srun torchrun mpirun mpiexec deepspeed accelerate composer ft_launcher"
 _LAUNCHERS = frozenset(_LAUNCHER_NAMES.split())
 
@@ -85,42 +91,65 @@ class Srun:
 
     @property
     def short(self) -> bool:
-        """It only looks or prepares: one task, or a program that does not train."""
+        """It only looks or prepares: one task, or a program that does not train, or none."""
+        if not self.rest or self.program.command.depth > 0 or _ANSWERS & self.options.keys():
+            return True
         one = self.options.get("ntasks")
-        name = PurePosixPath(self.rest[0]).name if self.rest else ""
-        inside = self.program.command.depth > 0
-        return inside or name in _SHORT or (one is not None and one.value == "1")
+        return PurePosixPath(self.rest[0]).name in _SHORT or (one is not None and one.value == "1")
 
 
-def program(command: Command, variables: Mapping[str, str]) -> Program:
+def program(command: Command, expansion: Expansion) -> Program:
     """What a command starts."""
-    words = list(command.words)
+    words, place = command.words, 0
     wrappers = set()
-    while words and words[0].text in _WRAPPERS:
-        name = words.pop(0).text
+    while place < len(words) and words[place].text in _WRAPPERS:
+        name = words[place].text
+        if name == "command" and any(_ONLY_ASKS.fullmatch(w.text) for w in words[place + 1 :][:1]):
+            break
         wrappers.add(name)
-        valued, own = _WRAPPERS[name]
-        while words and (words[0].text.startswith("-") or _is_assignment(name, words[0].text)):
-            option = words.pop(0).text
-            if option in valued.split() and words:
-                words.pop(0)
-        del words[:own]
-    arguments = [text for word in words[1:] for text in expand(word.text, variables)]
-    head = words[0] if words else None
+        place = _behind(name, words, place + 1)
+    arguments = [text for word in words[place + 1 :] for text in expansion.words(word.text)]
+    head = words[place] if place < len(words) else None
     plain = head.text if head else ""
     return Program(command, plain.rpartition("/")[2], tuple(arguments), frozenset(wrappers), head)
 
 
-def _is_assignment(wrapper: str, text: str) -> bool:
-    return wrapper in ("env", "sudo") and "=" in text
+def _behind(wrapper: str, words: Sequence[Word], place: int) -> int:
+    """The place of what a wrapper starts, behind its own options and words."""
+    valued, own = _WRAPPERS[wrapper]
+    while place < len(words):
+        text = words[place].text
+        if not text.startswith("-") and not (wrapper in ("env", "sudo") and "=" in text):
+            break
+        place += 2 if text in valued.split() else 1
+    return place + own
 
 
-def expand(text: str, variables: Mapping[str, str]) -> list[str]:
-    """A word that is nothing but a variable which the script sets, written out; else the word."""
-    match = _EXPANSION.fullmatch(text)
-    if not match or match[1] not in variables:
-        return [text]
-    value = variables[match[1]].strip()
+class Expansion:
+    """Words that are nothing but a variable which the script sets, written out.
+
+    For a whole script up to a limit, since a few lines can stand for gigabytes; what is beyond it
+    stays as it stands.
+    """
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+        self._known: dict[str, list[str]] = {}
+        self._left = MAX_WRITTEN_OUT
+
+    def words(self, text: str) -> list[str]:
+        """What a word is written out; itself if it is something else."""
+        match = _VARIABLE.fullmatch(text)
+        if not match or match[1] not in self._variables or self._left < 0:
+            return [text]
+        name = match[1]
+        if name not in self._known:
+            self._known[name] = _split(self._variables[name].strip())
+        self._left -= len(self._known[name])
+        return self._known[name]
+
+
+def _split(value: str) -> list[str]:
     inner = _ARRAY.fullmatch(value) if value.startswith("(") else None
     return [word.strip("\"'") for word in (inner[1] if inner else value).split()]
 

@@ -11,7 +11,7 @@ from slurm.lint import directives, shell
 from slurm.lint.directives import Directive
 from slurm.lint.finding import Edit
 from slurm.lint.options import SBATCH, Option, parse
-from slurm.lint.programs import Program, Srun, is_launch, program, srun
+from slurm.lint.programs import Expansion, Program, Srun, is_launch, program, srun
 
 MAX_BYTES = 4 << 20
 """Slurm's own limit for a batch script (SchedulerParameters=max_script_size, default 4 MiB)."""
@@ -19,6 +19,13 @@ MAX_BYTES = 4 << 20
 _DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL | re.ASCII)
 _SHELLS = frozenset({"bash", "sh", "dash", "ksh", "zsh"})
+_OTHER_HASHES = "ash csh tcsh fish python pypy perl ruby Rscript julia octave tclsh expect awk gawk"
+_HASH_COMMENTS = _SHELLS | frozenset(_OTHER_HASHES.split())
+"""Interpreters for which a line that begins with # is a comment."""
+_CODING = re.compile(r"[ \t\f]*#.*coding[:=]")
+"""Python and Ruby look for it in the first two lines only."""
+_MAX_VALUE = 10_000
+"""Characters of a variable that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +112,13 @@ class Script:
         values: dict[str, list[str]] = {}
         for name, value, _ in self.assigned:
             values.setdefault(name, []).append(value)
-        return {name: " ".join(found) for name, found in values.items()}
+        return {name: " ".join(found)[:_MAX_VALUE] for name, found in values.items()}
 
     @functools.cached_property
     def programs(self) -> list[Program]:
         """What the commands start."""
-        return [program(command, self.variables) for command in self.commands]
+        expansion = Expansion(self.variables)
+        return [program(command, expansion) for command in self.commands]
 
     @functools.cached_property
     def sruns(self) -> list[Srun]:
@@ -134,6 +142,11 @@ class Script:
         return [one for one in self.sruns if one.auto_resume]
 
     @functools.cached_property
+    def has_address(self) -> bool:
+        """Somewhere in it the ranks are told where to meet."""
+        return "MASTER_ADDR" in self.text
+
+    @functools.cached_property
     def kept_going(self) -> bool:
         """Something restarts what failed (muster, --auto-resume): the job can be run again."""
         runs = (one.name == "muster" and one.arguments[:1] for one in self.programs)
@@ -142,13 +155,16 @@ class Script:
     @property
     def top(self) -> int:
         """The line of the last option that sbatch sees, where a missing one belongs."""
-        return max((one.line for one in self.directives if not one.late), default=1)
+        first = 2 if _CODING.match("".join(self.lines[1:2])) else 1
+        return max((one.line for one in self.directives if not one.late), default=first)
 
-    def add_option(self, line: str) -> Edit:
-        """The edit that adds an #SBATCH line to the others."""
+    def add_option(self, line: str) -> tuple[Edit, ...]:
+        """The edit that adds an #SBATCH line to the others; none where it would be no comment."""
+        if self.interpreter.rstrip(".0123456789") not in _HASH_COMMENTS:
+            return ()
         place = self.starts[self.top] if self.top < len(self.starts) else len(self.text)
         newline = "" if place == 0 or self.text[place - 1] == "\n" else "\n"
-        return Edit(place, place, f"{newline}{line}\n")
+        return (Edit(place, place, f"{newline}{line}\n"),)
 
     def set_options(self) -> set[str]:
         """Shell options that are on: e, u, pipefail, x; from the first line and from `set`."""

@@ -18,7 +18,7 @@ _RANKS = ("torchrun", "torch.distributed", "deepspeed", "accelerate")
 def _together(script: Script, one: Srun) -> bool:
     """Whether its tasks are ranks that need each other: one that is lost leaves all waiting."""
     words = " ".join(one.rest)
-    return "MASTER_ADDR" in script.text or any(name in words for name in _RANKS)
+    return script.has_address or any(name in words for name in _RANKS)
 
 
 def _insert(script: Script, one: Srun, text: str) -> tuple[Edit, ...]:

@@ -56,8 +56,8 @@ def open_mode(script: Script) -> Iterator[Spot]:
         return
     given = script.options.get("open-mode")
     if given is None:
-        edit = script.add_option("#SBATCH --open-mode=append")
-        yield Spot(script.top, "a requeue empties the log: --open-mode is not given", (edit,))
+        edits = script.add_option("#SBATCH --open-mode=append")
+        yield Spot(script.top, "a requeue empties the log: --open-mode is not given", edits)
     elif not given.option.value.startswith("a"):
         yield Spot(given.line, f"a requeue empties the log: --open-mode={given.option.value}")
 

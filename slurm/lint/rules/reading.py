@@ -24,8 +24,15 @@ _NO_EFFECT_TWICE = {"exclude", "quiet", "verbose", "mail-type"}
 )
 def shebang(script: Script) -> Iterator[Spot]:
     """The first line names an interpreter."""
-    if not script.lines[0].startswith("#!"):
-        yield Spot(1, "the first line is not #!", (Edit(0, 0, "#!/usr/bin/env bash\n"),))
+    if script.lines[0].startswith("#!"):
+        return
+    mark = script.text.startswith("\ufeff")
+    says = "a byte order mark stands in front of it" if mark else "the first line is not #!"
+    gone = len(script.text) - len(script.text.lstrip("\ufeff \t\r\n"))
+    if script.text.startswith("#!", gone):
+        yield Spot(1, says, (Edit(0, gone, ""),))
+    else:
+        yield Spot(1, says, (Edit(0, int(mark), "#!/usr/bin/env bash\n"),))
 
 
 @rule(
@@ -70,9 +77,9 @@ def size(script: Script) -> Iterator[Spot]:
 )
 def late_option(script: Script) -> Iterator[Spot]:
     """Every #SBATCH line stands above the first command."""
+    command = next((n for n, line in enumerate(script.lines, 1) if is_command(line)), 0)
     for one in script.directives:
         if one.late and one.words and one.line not in script.reading.here_lines:
-            command = next(n for n, line in enumerate(script.lines, 1) if is_command(line))
             yield Spot(one.line, f"'{one.words[0]}' stands below the command in line {command}")
 
 

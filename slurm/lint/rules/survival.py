@@ -23,7 +23,7 @@ _LEAST_S = 60
 def requeue(script: Script) -> Iterator[Spot]:
     """The script says whether the job may be requeued."""
     if not {"requeue", "no-requeue"} & script.options.keys():
-        edits = (script.add_option("#SBATCH --requeue"),) if script.kept_going else ()
+        edits = script.add_option("#SBATCH --requeue") if script.kept_going else ()
         yield Spot(script.top, "neither --requeue nor --no-requeue is given", edits)
 
 
@@ -36,7 +36,7 @@ def requeue(script: Script) -> Iterator[Spot]:
 def signal(script: Script) -> Iterator[Spot]:
     """The job is told before its time is over."""
     if "signal" not in script.options:
-        edits = (script.add_option("#SBATCH --signal=B:USR1@180"),) if _is_handed(script) else ()
+        edits = script.add_option("#SBATCH --signal=B:USR1@180") if _is_handed(script) else ()
         yield Spot(script.top, "--signal is not given", edits)
 
 

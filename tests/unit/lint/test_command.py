@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from muster import cli
-from slurm.lint.linter import fixed, lint, rules
+from slurm.lint import fix
+from slurm.lint.finding import Edit, Finding, Spot
+from slurm.lint.fix import fixed
+from slurm.lint.linter import lint, rules
 
 ROOT = Path(__file__).resolve().parents[3]
 FAULTS = sorted((ROOT / "tests" / "data" / "sbatch" / "faults").iterdir())
@@ -41,6 +45,71 @@ def test_what_is_fixed_is_clean_and_still_a_script(path: Path) -> None:
     assert done.returncode == 0
     kept = [word for word in data.replace(b"\r", b"").split() if word in better.split()]
     assert kept == data.replace(b"\r", b"").split()
+
+
+SHEBANG = "#!/usr/bin/env bash\n"
+ADDED = "#SBATCH --open-mode=append\n"
+REWRITTEN = [
+    ("\ufeff#!/bin/bash\n#SBATCH -N2\n", f"#!/bin/bash\n#SBATCH -N2\n{ADDED}"),
+    ("\ufeff#SBATCH -N2\n", f"{SHEBANG}#SBATCH -N2\n{ADDED}"),
+    ("\r\n #!/bin/sh\r\na\r\n", f"#!/bin/sh\n{ADDED}a\n"),
+    ("cat > conf <<EOF\nkey=1\nEOF\n", f"{SHEBANG}{ADDED}cat > conf <<EOF\nkey=1\nEOF\n"),
+    ("msg='hello\nworld'", f"{SHEBANG}{ADDED}msg='hello\nworld'"),
+    ("mpirun \\\n torchrun x.py\n", f"{SHEBANG}{ADDED}mpirun \\\n torchrun x.py\n"),
+    ("torchrun x.py\n", f"{SHEBANG}{ADDED}torchrun x.py\n"),
+    ("#!/usr/bin/perl -w\nprint;\n", f"#!/usr/bin/perl -w\n{ADDED}print;\n"),
+    ("#!/opt/python3.11\n# coding=latin-1\n", f"#!/opt/python3.11\n# coding=latin-1\n{ADDED}"),
+    ("#!/usr/bin/env node\nlet a\n", "#!/usr/bin/env node\nlet a\n"),
+    ("#!/usr/bin/env -S deno run\n", "#!/usr/bin/env -S deno run\n"),
+    ("#!/usr/bin/guile\n!#\n(a)\n", "#!/usr/bin/guile\n!#\n(a)\n"),
+    ("import os\nprint(os.name)\n", "import os\nprint(os.name)\n"),  # bash must not run it
+]
+
+
+@pytest.mark.parametrize(("text", "better"), REWRITTEN)
+def test_an_option_is_added_where_it_is_one_and_nowhere_else(text: str, better: str) -> None:
+    assert fixed(text.encode(), "job", Path("/")).decode() == better
+
+
+STEP = "#!/bin/bash\n#SBATCH --cpus-per-task=8 --no-requeue\nMASTER_ADDR=x\n"
+OPTIONS = '--cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --wait=60'
+NO_LAUNCH = [
+    *("command -v srun a", "command -pv srun a", "type srun", "if command -V srun; then :; fi"),
+    *("srun --version", "srun -V", "srun --help", "srun -h a", "srun --usage", "srun --mpi=list"),
+    *("srun() { :; }", "function srun { :; }", "function srun() (:)", "srun ( ) { :; }"),
+    "case $x in srun) a ;; esac",
+    "case $x in (b|srun) a ;& srun|c) d ;; srun)\nesac",
+    "case srun\nin srun) a; esac",
+    "a=$(case $x in srun) srun b ;; esac)",
+    "select srun in a b; do :; done",
+    "[[ $x =~ (srun) || srun -ef b ]]",
+    "echo $'it\\'s'\ncat <<E\nsrun a\nE",
+    "A=( '(' )\ncat <<E\nsrun a\nE",
+    "x=$[1<<2]\ncat <<E\nsrun a\nE",
+]
+
+
+@pytest.mark.parametrize("text", NO_LAUNCH)
+def test_what_starts_nothing_is_left_alone(text: str) -> None:
+    script = f"{STEP}{text}\nsrun a\n"
+    better = fixed(script.encode(), "job", Path("/")).decode()
+    assert better == f"{STEP}{text}\nsrun {OPTIONS} a\n"
+
+
+def test_of_edits_that_overlap_one_is_made() -> None:
+    assert fix.edited("abcdef", {Edit(0, 4, ""), Edit(1, 2, "x"), Edit(5, 5, "y")}) == "eyf"
+
+
+def test_what_bash_could_read_it_still_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a rule does: here one that breaks a script."""
+    spot = Spot(1, "broken", (Edit(12, 12, "("),))
+    monkeypatch.setattr(fix, "lint", lambda *_: [Finding("job", rules()[0], spot)])
+    for text, better in (
+        (b"#!/bin/bash\na\n", b"#!/bin/bash\na\n"),
+        (b"#!/bin/bash\n)\n", b"#!/bin/bash\n((((()\n"),  # it could not
+        (b"#!/bin/perl\na\n", b"#!/bin/perl\n(((((a\n"),
+    ):
+        assert fixed(text, "job", Path("/")) == better
 
 
 def test_what_only_a_job_that_is_kept_going_gets() -> None:
@@ -116,6 +185,33 @@ def test_one_bad_file_hides_no_other(job: Path, capsys: pytest.CaptureFixture[st
         f"muster lint: {absent}: No such file or directory. {FIX}",
         f"muster lint: {job.parent}: Is a directory. {FIX}",
     ]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_fix_neither_reads_nor_replaces_what_is_no_regular_file(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / kind
+    if kind == "pipe":
+        os.mkfifo(path)  # nobody writes to it: reading would never end
+    else:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(os.path.relpath(path))  # the whole path may be too long for a socket
+    assert cli.main(["lint", "--fix", str(path)]) == 73
+    assert capsys.readouterr().err == (
+        f"muster lint: {path}: is not a regular file, so --fix cannot write it. "
+        "Fix: leave --fix out, or name a batch script\n"
+    )
+    assert not path.is_file()
+    assert path.exists()
+
+
+def test_no_more_is_read_than_slurm_takes(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No memory holds this file; and what was not read is not cut off."""
+    os.truncate(job, 1 << 40)
+    assert cli.main(["lint", "--fix", str(job)]) == 1
+    assert "[size]" in capsys.readouterr().out
+    assert job.stat().st_size == 1 << 40
 
 
 def test_no_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

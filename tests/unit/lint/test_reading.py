@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slurm.lint import directives, shell
-from slurm.lint.linter import decode, encode, fixed, lint
+from slurm.lint.fix import fixed
+from slurm.lint.linter import decode, encode, lint
 from slurm.lint.options import SBATCH, SRUN, Option, parse
 
 ROOT = Path(__file__).resolve().parents[3]
