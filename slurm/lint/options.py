@@ -7,6 +7,7 @@ beginning of a long name that means one option only.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
@@ -83,27 +84,27 @@ SRUN = _table(_BOTH + _SRUN)
 def parse(words: Sequence[str], table: Table) -> tuple[list[Option], list[str]]:
     """The options at the start of `words`, and what follows them."""
     found: list[Option] = []
-    rest = list(words)
+    rest = deque(words)
     while rest and rest[0].startswith("-") and rest[0] != "-":
-        word = rest.pop(0)
+        word = rest.popleft()
         if word == "--":
             break
         if word.startswith("--"):
             found.append(_long(word[2:], rest, table))
         else:
             found += _short(word[1:], rest, table)
-    return found, rest
+    return found, list(rest)
 
 
-def _long(word: str, rest: list[str], table: Table) -> Option:
+def _long(word: str, rest: deque[str], table: Table) -> Option:
     name, equals, value = word.partition("=")
     full = table.full_name(name)
     if full and table.takes[full] == "yes" and not equals and rest:
-        value = rest.pop(0)
+        value = rest.popleft()
     return Option(full or name, value, full is not None)
 
 
-def _short(letters: str, rest: list[str], table: Table) -> list[Option]:
+def _short(letters: str, rest: deque[str], table: Table) -> list[Option]:
     found = []
     while letters:
         letter, letters = letters[0], letters[1:]
@@ -113,6 +114,6 @@ def _short(letters: str, rest: list[str], table: Table) -> list[Option]:
         if takes != "no":
             value, letters = letters, ""
             if takes == "yes" and not value and rest:
-                value = rest.pop(0)
+                value = rest.popleft()
         found.append(Option(name or letter, value, name is not None))
     return found

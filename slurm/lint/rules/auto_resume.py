@@ -10,6 +10,8 @@ from slurm.lint.rules.survival import limit_s
 from slurm.lint.script import Script
 
 _FLOOR_S = 120 * 60
+_ENDPOINT = re.compile(r"rdzv.endpoint[= ]\"?\$\{?(\w+)")
+_VARIABLE = re.compile(r"\$\{?(\w+)")
 _FROM_NODES = re.compile(r"scontrol show hostname|\bhostname\b|SLURM_(JOB|STEP)_NODELIST")
 
 
@@ -65,16 +67,11 @@ def auto_resume_address(script: Script) -> Iterator[Spot]:
     if not script.auto_resumes:
         return
     passed = " ".join(word for one in script.auto_resumes for word in one.rest)
+    used = {"MASTER_ADDR", *_ENDPOINT.findall(passed)}
+    nodes = {name for name, value in script.variables.items() if _FROM_NODES.search(value)}
     for name, value, line in script.assigned:
-        used = name == "MASTER_ADDR" or re.search(rf"rdzv.endpoint[= ]\"?\$\{{?{name}\b", passed)
-        if used and _FROM_NODES.search(_written_out(script, value)):
+        if name in used and (_FROM_NODES.search(value) or nodes & set(_VARIABLE.findall(value))):
             yield Spot(line, f"{name} is worked out once, and stays when its node is replaced")
-
-
-def _written_out(script: Script, value: str) -> str:
-    """A value with the variables in it replaced once by what the script sets them to."""
-    known = script.variables
-    return re.sub(r"\$\{?(\w+)(?:\[\d\])?\}?", lambda m: known.get(m[1], m[0]), value)
 
 
 @rule(

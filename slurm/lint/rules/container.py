@@ -166,17 +166,20 @@ def container_env(script: Script) -> Iterator[Spot]:
     inside = list(_inside(script))
     named = [one.options["container-env"].value for one in inside if "container-env" in one.options]
     known = {name for value in named for name in value.split(",")}
+    exported, lines = _exported(script) if inside else (set[str](), set[int]())
     for name, _, line in script.assigned:
-        if inside and name in _OF_IMAGES and name not in known and _is_exported(script, name, line):
+        goes_on = name in exported or line in lines
+        if goes_on and name in _OF_IMAGES and name not in known:
             yield Spot(line, f"{name} of the image wins over this one")
 
 
-def _is_exported(script: Script, name: str, line: int) -> bool:
-    """It goes to what the script starts; a program of one line only is not looked at."""
+def _exported(script: Script) -> tuple[set[str], set[int]]:
+    """Names that go to all that the script starts, and lines whose variables go to an srun."""
+    names, lines = set[str](), set[int]()
     for command in script.commands:
         words = command.texts
-        if words[:1] == ["export"] and any(w.partition("=")[0] == name for w in words[1:]):
-            return True
-        if command.line == line and "srun" in words:
-            return True
-    return False
+        if words[:1] == ["export"]:
+            names |= {word.partition("=")[0] for word in words[1:]}
+        if "srun" in words:
+            lines.add(command.line)
+    return names, lines

@@ -77,9 +77,9 @@ def wait_hides_failure(script: Script) -> Iterator[Spot]:
 )
 def not_waited_for(script: Script) -> Iterator[Spot]:
     """A launch in the background is waited for."""
-    waits = [one.line for one in script.programs if one.name == "wait"]
+    last = max((one.line for one in script.programs if one.name == "wait"), default=0)
     for one in script.launches:
-        if one.command.in_background and not any(line >= one.line for line in waits):
+        if one.command.in_background and last < one.line:
             yield Spot(one.line, f"nothing waits for {one.name}, and it ends with the script")
 
 

@@ -23,10 +23,10 @@ _FABRIC = re.compile(
     r"NCCL_(SOCKET_IFNAME|IB_\w+|NET(_PLUGIN)?|PROTO|ALGO|TOPO_FILE|CROSS_NIC)"
     r"|FI_\w+|GLOO_SOCKET_IFNAME|UCX_NET_DEVICES|LD_PRELOAD|OFI_\w+|RDMAV_\w+"
 )
-_BESIDE = re.compile(
-    r"(dirname|realpath|readlink)\b[^\n;|&]*(\$0|\$\{?0\}?|BASH_SOURCE)"
-    r"|\$\{(0|BASH_SOURCE(\[0\])?)%/?/?"
-)
+_COMMAND_ENDS = re.compile(r"[;|&]")
+_FOLDER_OF = re.compile(r"(dirname|realpath|readlink)\b")
+_ITSELF = re.compile(r"\$\{?0|BASH_SOURCE")
+_WITHOUT_NAME = re.compile(r"\$\{(0|BASH_SOURCE(\[0\])?)%")
 
 
 @rule(
@@ -100,5 +100,14 @@ def own_folder(script: Script) -> Iterator[Spot]:
     if not script.is_shell:
         return
     for number, line in enumerate(script.lines, start=1):
-        if not line.lstrip().startswith("#") and _BESIDE.search(line):
+        if not line.lstrip().startswith("#") and _looks_beside(line):
             yield Spot(number, "$0 is Slurm's copy of the script")
+
+
+def _looks_beside(line: str) -> bool:
+    """Whether a command asks for the folder of the script; reads each character twice at most."""
+    for part in _COMMAND_ENDS.split(line):
+        folder = _FOLDER_OF.search(part)
+        if folder and _ITSELF.search(part, folder.end()):
+            return True
+    return bool(_WITHOUT_NAME.search(line))

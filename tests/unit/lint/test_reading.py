@@ -15,6 +15,8 @@ from slurm.lint import directives, shell
 from slurm.lint.fix import fixed
 from slurm.lint.linter import decode, encode, lint
 from slurm.lint.options import SBATCH, SRUN, Option, parse
+from slurm.lint.programs import MAX_WRITTEN_OUT
+from slurm.lint.script import Script
 
 ROOT = Path(__file__).resolve().parents[3]
 PLANTED = sorted(
@@ -234,6 +236,41 @@ def test_whatever_happens_to_a_real_script(path: Path, start: int, gone: int, pu
     lint(damaged, str(path), HERE)
     once = fixed(damaged, str(path), HERE)
     assert fixed(once, str(path), HERE) == once
+
+
+# Each made a first version look at the whole script again for every one of its lines or words.
+MANY = 10_000
+LONG = [
+    "x=aa\n" * MANY + "srun $x\n" * MANY,
+    f"x={'a' * 10**6}\n" + "srun --container-image=$x a\n" * 1000,
+    "srun a\n" * MANY + "#" * 4 * 10**6,
+    "x=a\n" * MANY + "srun --auto-resume=1 " + "rdzv " * MANY * 10,
+    "MASTER_ADDR=$MASTER_ADDR\n" * MANY + "srun --auto-resume=1 a\n",
+    "readlink " * MANY * 5,
+    "wait\n" * MANY * 2 + "srun a &\n" * MANY * 2,
+    "PATH=a\n" * MANY + "srun --container-image=b a\n",
+    "#\n" * MANY * 5 + "a\n" + "#SBATCH -n1\n" * MANY,
+]
+
+
+@pytest.mark.parametrize("text", LONG, ids=lambda text: text[:20])
+def test_a_long_script_comes_to_an_end(text: str) -> None:
+    lint(f"#!/bin/bash\n{text}".encode(), "job.sbatch", HERE)
+
+
+def test_variables_are_written_out_up_to_a_limit() -> None:
+    script = Script(f"#!/bin/sh\nx='{'a ' * 1000}'\n" + "srun $x b\n" * 1000, HERE, HERE)
+    words = sum(len(one.arguments) for one in script.programs)
+    assert MAX_WRITTEN_OUT < words < MAX_WRITTEN_OUT + 3000
+    assert script.programs[1].arguments == (*["a"] * 1000, "b")
+    assert script.programs[-1].arguments == ("$x", "b")
+
+
+def test_a_text_of_many_edits_is_copied_once() -> None:
+    data = b"#!/bin/bash\r\n" + b"a\r\n" * 10**5
+    better = fixed(data, "job.sbatch", HERE)
+    assert better.endswith(b"\na\na\n")
+    assert b"\r" not in better
 
 
 def test_a_long_script_is_read_once() -> None:
