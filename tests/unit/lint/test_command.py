@@ -96,6 +96,11 @@ def test_what_starts_nothing_is_left_alone(text: str) -> None:
     assert better == f"{STEP}{text}\nsrun {OPTIONS} a\n"
 
 
+def test_without_bash_the_edits_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert fixed(b"a\n", "job", tmp_path) == f"{SHEBANG}{ADDED}a\n".encode()
+
+
 def test_of_edits_that_overlap_one_is_made() -> None:
     assert fix.edited("abcdef", {Edit(0, 4, ""), Edit(1, 2, "x"), Edit(5, 5, "y")}) == "eyf"
 

@@ -201,7 +201,19 @@ PIECES = st.sampled_from(
         *("exec ", "a=(", "--time=", "--signal=B:", "@", "--output=", "--auto-resume=1 ", "done"),
         *("while true; do ", "[@]}", "# muster lint: allow ", "MASTER_ADDR=", "--container-image="),
         *("\0", "\udcff", "%j", "~/", "timeout ", "-k ", "-", "--", "trap x USR1\n", "until "),
-        *("wait\n", "/fsx/", "X=$X ", "$X "),
+        *("wait\n", "/fsx/", "X=$X ", "$X ", "\ufeff", "case x in ", "srun) ", "esac", "[[ ", "]]"),
+        *(
+            "$'",
+            "\\'",
+            "$[",
+            "]",
+            "function ",
+            "{ ",
+            "}",
+            "+(",
+            "\n#!/bin/sh\n",
+            "#!/usr/bin/node\n",
+        ),
     ]
 )
 
@@ -266,14 +278,9 @@ def test_variables_are_written_out_up_to_a_limit() -> None:
     assert script.programs[-1].arguments == ("$x", "b")
 
 
-def test_a_text_of_many_edits_is_copied_once() -> None:
-    data = b"#!/bin/bash\r\n" + b"a\r\n" * 10**5
-    better = fixed(data, "job.sbatch", HERE)
-    assert better.endswith(b"\na\na\n")
-    assert b"\r" not in better
-
-
 def test_a_long_script_is_read_once() -> None:
     """Each of these made a first version read on to the end of the file again and again."""
-    for piece in ("$(", '"$(', "`a ", "${x", "<<E\n", "((", "'", "case x in a)", "{ ( "):
+    pieces = ("$(", '"$(', "`a ", "${x", "<<E\n", "((", "'", "case x in a)", "{ ( ", "$'a", "$[")
+    more = ("a=('", 'a=("', "[[ (", "case x in ", "case x\n", ";;", "function a ", "+(a ", "${x'")
+    for piece in pieces + more:
         lint(f"#!/bin/bash\n{piece * 20_000}".encode(), "job.sbatch", HERE)
