@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import traceback
 import warnings
 from collections.abc import Callable
@@ -44,6 +45,9 @@ def start(work: Callable[[], Any]) -> Child:
         os.close(reading)
         signal.alarm(LIMIT_S)
         warnings.simplefilter("ignore")  # before.py does it for a run
+        if "torch" in sys.modules:
+            # Threads of the parent's pool are not here; work for several would wait for them.
+            sys.modules["torch"].set_num_threads(1)
         try:
             found = work()
         except BaseException as error:  # noqa: BLE001  (it is the result)
