@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from datetime import date
 from pathlib import Path
 from typing import Any, Optional
 
@@ -86,6 +87,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"inner": {"width": "w"}}, "f.yaml: inner: width: 'w' is str, not int"),
     ({"inner": {"widht": 1}}, "f.yaml: inner: unknown key 'widht'. Did you mean 'width'? Fix: use"),
     ({"inners": [{}, 3]}, "f.yaml: inners[1]: 3 is not a mapping"),
+    ({"inner": {1: 2}}, "f.yaml: inner: unknown key '1'. Fix: use one of width, rate"),
+    ({"inner": {None: 2}}, "f.yaml: inner: unknown key 'None'"),
+    ({"inner": {True: 2}}, "f.yaml: inner: unknown key 'True'"),
+    ({"inner": {date(2024, 1, 1): 2}}, "f.yaml: inner: unknown key '2024-01-01'"),
+    ({"table": {True: 2}}, "f.yaml: table: key True is bool, not text. Fix: quote the key"),
+    ({"table": {None: 2}}, "f.yaml: table: key None is NoneType, not text"),
+    ({"table": {1: 2, "1": 3}}, "f.yaml: table: key '1' stands there twice"),
+    ({"count": list(range(10**6))}, "f.yaml: count: [0, 1, 2, 3, 4, 5, ...] is list, not int"),
+    ({"rate": float("nan")}, "f.yaml: rate: nan is no number. Fix: give a finite one"),
+    ({"limit": float("-inf")}, "f.yaml: limit: -inf is no number"),
     ({"cuont": 1}, "f.yaml: unknown key 'cuont'. Did you mean 'count'? Fix: use one of name, cou"),
     ({"zzzzzz": 1}, "f.yaml: unknown key 'zzzzzz'. Fix: use one of name, count"),
 ]
@@ -105,6 +116,9 @@ def test_missing_key_is_named() -> None:
         build(Outer, {}, "f.yaml")
 
 
+BOMB = "a: &b0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"b{i}: &b{i} [{', '.join([f'*b{i - 1}'] * 10)}]\n" for i in range(1, 9)
+)
 FILES: list[tuple[bytes, str]] = [
     (b"a: [1", ":1: not YAML"),
     (b"a: 1\nb: : 2\n", ":2: not YAML"),
@@ -115,6 +129,22 @@ FILES: list[tuple[bytes, str]] = [
     (b"a: 2024-13-45\n", ": not YAML: month must be in 1..12"),
     (b"a: !!python/object:os.system {}\n", ":1: not YAML: could not determine a constructor"),
     (b"a: \x00\n", ": not YAML: "),
+    (b"a: 1\nb: {c: 1,\n  c: 2}\n", ":3: key 'c' stands there twice. Fix: leave one"),
+    (b"a: 1\n'a': 2\n", ":2: key 'a' stands there twice"),
+    (b"a: 02000\n", ":1: 02000 is read as octal. Fix: write it without leading zeros, or quote it"),
+    (b"a: [-0_17]\n", ":1: -0_17 is read as octal"),
+    (b"a: !!int '010'\n", ":1: 010 is read as octal"),
+    (b"a: 1:00:00\n", ":1: 1:00:00 is read to base 60. Fix: write it in one unit, or quote it"),
+    (b"a: 1:30.5\n", ":1: 1:30.5 is read to base 60"),
+    (b"a: 9223372036854775808\n", ":1: 9223372036854775808 is more than 64 bits"),
+    (b"a: 0x1" + b"0" * 6000 + b"\n", ":1: 0x100000000000000000... is more than 64 bits"),
+    (b"a: &a {b: *a}\n", ":1: a value contains itself. Fix: write it out instead of the alias"),
+    (b"a: &a [1, [*a]]\n", ":1: a value contains itself"),
+    (b"a: &a {<<: *a}\n", ":1: a value contains itself"),
+    (BOMB.encode(), ":6: more than 1000000 values with aliases written out. Fix: use fewer"),
+    (b'a: "b\\ud800"\n', ":1: half a character"),
+    (b'"b\\udfff": a\n', ":1: half a character"),
+    (b'a: "/b\\0c"\n', ":1: control characters in '/b\\x00c'. Fix: leave them out"),
 ]
 
 
@@ -140,6 +170,28 @@ def test_file_that_is_not_there_or_a_folder(tmp_path: Path) -> None:
 def test_empty_file_is_no_value(text: str, tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_text(text)
     assert read_yaml(tmp_path / "f.yaml") == {}
+
+
+TEXTS: list[tuple[str, Any]] = [
+    ("0", 0),
+    ("-1_000", -1000),
+    ("0x1f", 31),
+    ("9223372036854775807", 2**63 - 1),
+    ("'02000'", "02000"),
+    ("'1:00:00'", "1:00:00"),
+    ("0.5", 0.5),
+    ('"\\ud83d\\ude00"', "\N{GRINNING FACE}"),
+    ('"b\\tc\\nd"', "b\tc\nd"),
+    ("[&b [1], *b, *b]", [[1], [1], [1]]),
+    ("{b: &b {c: 1, d: 2}, e: {<<: *b, d: 3}}", {"b": {"c": 1, "d": 2}, "e": {"c": 1, "d": 3}}),
+]
+
+
+@pytest.mark.parametrize(("text", "wanted"), TEXTS)
+def test_what_only_looks_strange_is_read(text: str, wanted: Any, tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(f"a: {text}\n")
+    assert read_yaml(tmp_path / "f.yaml") == {"a": wanted}
+    assert override({}, [f"a={text}"]) == {"a": wanted}
 
 
 OVERRIDES: list[tuple[list[str], dict[str, Any]]] = [
@@ -170,6 +222,9 @@ def test_override(assignments: list[str], wanted: dict[str, Any]) -> None:
         ("c.d=1", "c.d=1: 'c' holds a value. Fix: name a key inside"),
         ("a=[1", "a=[1: the value is not YAML. Fix: quote it"),
         ("a=2024-13-45", "a=2024-13-45: the value is not YAML. Fix: quote it"),
+        ("a={b: 1, b: 2}", "a={b: 1, b: 2}: key 'b' stands there twice. Fix: leave one"),
+        ("a=010", "a=010: 010 is read as octal. Fix: write it without leading zeros, or quote it"),
+        ("a=&a {b: *a}", "a=&a {b: *a}: a value contains itself"),
     ],
 )
 def test_wrong_override_is_one_line(assignment: str, line: str) -> None:
@@ -210,7 +265,10 @@ def test_any_override_is_taken_or_refused(text: str) -> None:
         check_line(refused, "")
 
 
-@given(st.integers() | st.booleans() | st.lists(st.integers(), max_size=3))
+integers = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(integers | st.booleans() | st.lists(integers, max_size=3))
 def test_override_reads_what_yaml_writes(value: Any) -> None:
     text = yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n")
     assert override({}, [f"a.b={text}"]) == {"a": {"b": value}}

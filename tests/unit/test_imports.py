@@ -16,13 +16,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 STANDARD = frozenset(sys.stdlib_module_names)
 ERRORS_AND_PROCESS = ("muster.errors", "muster.process")
-NOUNS = (*ERRORS_AND_PROCESS, "muster.config", "muster.site", "muster.recipe", "muster.slurm")
+NOUNS = (
+    *(*ERRORS_AND_PROCESS, "muster.strict_yaml", "muster.config"),
+    *("muster.site", "muster.recipe", "muster.slurm"),
+)
 
 # A module, or all below it -> what of ours it may import besides itself. The longest name rules.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "muster": (),  # the package itself stays empty: the part of resume below imports nothing of it
     "muster.errors": (),
     "muster.process": ("muster.errors",),
+    "muster.strict_yaml": (),
     "muster.config": NOUNS,
     "muster.site": NOUNS,
     "muster.recipe": NOUNS,

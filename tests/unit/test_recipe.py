@@ -93,7 +93,7 @@ def test_override(assignment: str, key: str, wanted: object, folder: Path) -> No
         ("nodse=3", "unknown key 'nodse'. Did you mean 'nodes'?"),
         ("hang.flor_s=3", "hang: unknown key 'flor_s'. Did you mean 'floor_s'?"),
         ("hang.floor_s=0", "hang.floor_s: must be above 0"),
-        ("hang.factor=.nan", "hang.factor: must be above 0"),
+        ("hang.factor=.nan", "hang: factor: nan is no number"),
         ("hang.save_s=-3", "hang.save_s: must be above 0"),
         ("budget.same_place=0", "budget.same_place: must be above 0"),
         ("budget.leave_s=0", "budget.leave_s: must be above 0"),
