@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -42,8 +43,16 @@ def build_parser(verb: Optional[str] = None) -> argparse.ArgumentParser:
     return parser
 
 
+def _print_anything() -> None:
+    """Names of files may be no text at all; what cannot be printed is shown as \\udcff."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one verb; returns the exit code (docs/reference/exit_codes.md)."""
+    _print_anything()
     words = list(sys.argv[1:] if argv is None else argv)
     rest: list[str] = []
     if words[:1] == ["run"] and "--" in words:  # the rest belongs to the training command

@@ -31,6 +31,15 @@ def muster(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_a_word_that_is_no_text_is_shown_with_its_bytes() -> None:
+    words = [sys.executable, "-m", "muster", "describe", b"/none/\xff\xc3\xa9.yaml"]
+    for variables in ({"PYTHONIOENCODING": "utf-8"}, {"PYTHONIOENCODING": "ascii"}):
+        env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+        done = subprocess.run(words, env=env, capture_output=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr.count(b"\n")) == (78, 1)
+        assert b"\\udcff" in done.stderr
+
+
 @pytest.mark.parametrize(
     "words",
     [
