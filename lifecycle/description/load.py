@@ -22,7 +22,7 @@ DEFAULT_PATH = Path("/etc/muster/cluster.yaml")
 _OF_THE_PLATFORM = ("nodes", "addresses", "instance_type")
 _PLATFORMS_SLURM = "/opt/slurm/etc"
 """Where HyperPod and ParallelCluster keep slurm.conf."""
-_SECRETS = (("accounting", "password"), ("slurm", "munge_key"))
+_SECRETS = ("password", "munge_key")
 
 
 def load_description(
@@ -57,14 +57,22 @@ def from_values(
         merged = merge(merged, platform, where)
     if merged.get("platform") in PLATFORMS[1:] and isinstance(merged.get("slurm", {}), Mapping):
         merged["slurm"] = {"config_dir": _PLATFORMS_SLURM, **merged.get("slurm", {})}
-    for part, key in _SECRETS:  # before any message could show it
-        inner = merged.get(part)
-        if isinstance(inner, Mapping) and not isinstance(inner.get(key), (Mapping, type(None))):
-            fix = f"put it into a file of root's, and write '{key}: {{file: /path}}'"
-            raise ConfigError(f"{where}: {part}: {key}", "a secret does not stand here", fix)
+    _refuse_secrets(merged, where)  # before any message could show one
     description = build(Description, merged, where)
     check(description, where)
     return description
+
+
+def _refuse_secrets(value: Any, where: str) -> None:
+    """Raise at a secret itself, wherever it stands: also where no key of that name belongs."""
+    if isinstance(value, list):
+        for i, item in enumerate(value):
+            _refuse_secrets(item, f"{where}[{i}]")
+    for key, inner in value.items() if isinstance(value, Mapping) else ():
+        if str(key).lower() in _SECRETS and not isinstance(inner, (Mapping, type(None))):
+            fix = f"put it into a file of root's, and write '{key}: {{file: /path}}'"
+            raise ConfigError(f"{where}: {key}", "a secret does not stand here", fix)
+        _refuse_secrets(inner, f"{where}: {key}")
 
 
 def merge(

@@ -166,10 +166,21 @@ def test_what_cannot_work_is_one_line(changes: dict[str, Any], message: str) -> 
     assert str(caught.value).startswith(("cluster.yaml: ", "cluster.yaml:"))
 
 
-@pytest.mark.parametrize(("part", "key"), [("accounting", "password"), ("slurm", "munge_key")])
-def test_a_secret_in_the_file_is_refused_and_not_shown(part: str, key: str) -> None:
+SECRETS: list[dict[str, Any]] = [
+    {"accounting": {"password": "hunter2"}},
+    {"accounting": [{"password": "hunter2"}]},
+    {"accounting": {"Password": ["hunter2"]}},
+    {"accounting": {"password": {"password": "hunter2"}}},
+    {"slurm": {"munge_key": "hunter2"}},
+    {"slurm": [[{"munge_key": "hunter2"}]]},
+    {"name": {"password": "hunter2"}},
+]
+
+
+@pytest.mark.parametrize("changes", SECRETS, ids=repr)
+def test_a_secret_in_the_file_is_refused_and_not_shown(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
-        from_values(small(**{part: {key: "hunter2"}}), "cluster.yaml")
+        from_values(small(**changes), "cluster.yaml")
     assert "a secret does not stand here" in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
