@@ -44,7 +44,7 @@ def build_parser(verb: Optional[str] = None) -> argparse.ArgumentParser:
 
 
 def _print_anything() -> None:
-    """Names of files may be no text at all; what cannot be printed is shown as \\udcff."""
+    """Names of files may be no text at all; what cannot be printed is shown with backslashes."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
