@@ -17,11 +17,25 @@ from lifecycle.description.check_people import check_secret, check_users
 from lifecycle.description.check_slurm import check_slurm
 from lifecycle.description.model import Description
 from lifecycle.description.nodes import names_of
-from lifecycle.description.rules import absolute, name, one_of, port_number, unique
+from lifecycle.description.rules import (
+    UINT16,
+    UINT32,
+    absolute,
+    host,
+    name,
+    one_of,
+    port_number,
+    unique,
+    within,
+    word,
+)
 from muster.errors import ConfigError
 
 _OPTION = re.compile(r"[^\s,]+")
 _LUSTRE = re.compile(r"\S+@\w+:/\S*")
+_GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+_MOST_MIB = 2**40
+_LONGEST_S = 2**31 - 1
 _NFS = re.compile(r"\S+:/\S*")
 
 
@@ -36,6 +50,7 @@ def check(description: Description, where: str) -> None:
     _check_groups(description, f"{where}: groups")
     _check_partitions(description, f"{where}: partitions")
     _check_mounts(description, f"{where}: mounts")
+    _check_shared_dir(description, f"{where}: shared_dir")
     _check_scratch(description.scratch, f"{where}: scratch")
     check_users(description.users, f"{where}: users")
     _check_accounting(description, f"{where}: accounting")
@@ -53,6 +68,9 @@ def _check_groups(description: Description, where: str) -> None:
         one_of(group.role, model.ROLES, f"{here}: role")
         names = names_of(group, where.partition(": ")[0])
         for node in names:
+            if node.upper() in ("ALL", "DEFAULT"):
+                what = f"'{node}' means something else to Slurm"
+                raise ConfigError(f"{here}: nodes", what, "give it another name")
             if node in owner:
                 what = f"node '{node}' is in '{owner[node]}' already"
                 raise ConfigError(f"{here}: nodes", what, "give it one group")
@@ -88,13 +106,20 @@ def _check_size(group: model.Group, num_nodes: int, here: str) -> None:
         what = f"{group.spares} of {num_nodes} nodes leave none for jobs"
         raise ConfigError(f"{here}: spares", what, "give 0 or more, and fewer than there are nodes")
     if group.hardware is not None:
-        for key in ("sockets", "cores_per_socket", "threads_per_core", "memory_mib"):
-            if getattr(group.hardware, key) < 1:
-                raise ConfigError(f"{here}: hardware: {key}", "is below 1", "give what lscpu shows")
-        if not 0 <= group.hardware.gpus <= 64:
-            raise ConfigError(f"{here}: hardware: gpus", "is not from 0 to 64", "gpus: 8")
+        _check_hardware(group.hardware, f"{here}: hardware")
     for feature in group.features:
         name(feature, f"{here}: features")
+
+
+def _check_hardware(hardware: model.Hardware, here: str) -> None:
+    for key in ("sockets", "cores_per_socket", "threads_per_core"):
+        within(getattr(hardware, key), 1, UINT16, f"{here}: {key}")
+    within(hardware.cpus, 1, UINT16, f"{here}: CPUs of one machine")
+    within(hardware.memory_mib, 2, _MOST_MIB, f"{here}: memory_mib")  # Slurm gets 95 %, in integers
+    within(hardware.gpus, 0, 64, f"{here}: gpus")
+    if hardware.gpu_type is not None and not _GPU_TYPE.fullmatch(hardware.gpu_type):
+        what = f"{hardware.gpu_type!r} is no type of --gres=gpu:TYPE:8"
+        raise ConfigError(f"{here}: gpu_type", what, "use letters, digits, - _ and .: h100")
 
 
 def _check_partitions(description: Description, where: str) -> None:
@@ -103,10 +128,15 @@ def _check_partitions(description: Description, where: str) -> None:
     for partition in description.partitions:
         here = f"{where}: {partition.name}"
         name(partition.name, here)
+        if partition.name.upper() == "DEFAULT":
+            what = f"'{partition.name}' means something else to Slurm"
+            raise ConfigError(here, what, "give it another name")
         if not partition.groups:
             raise ConfigError(f"{here}: groups", "is empty", "name the groups of its nodes")
         for group in partition.groups:
             one_of(group, compute, f"{here}: groups")
+        unique(partition.groups, f"{here}: groups")
+        _check_limits(partition, here)
         _check_preemption(partition, description.partitions, here)
     if sum(partition.default for partition in description.partitions) > 1:
         raise ConfigError(where, "more than one is the default", "write 'default: true' once")
@@ -117,18 +147,26 @@ def _check_partitions(description: Description, where: str) -> None:
             raise ConfigError(where, what, f"add '{group}' to the groups of one")
 
 
+def _check_limits(partition: model.Partition, here: str) -> None:
+    for key, most in (
+        ("max_time_s", _LONGEST_S),
+        ("default_time_s", partition.max_time_s or _LONGEST_S),
+        ("max_nodes", UINT32),
+    ):
+        value = getattr(partition, key)
+        if value is not None:
+            within(value, 1, most, f"{here}: {key}")
+    within(partition.priority_tier, 1, UINT16, f"{here}: priority_tier")
+    within(partition.grace_s, 0, UINT32, f"{here}: grace_s")
+    for key in ("allow_groups", "allow_accounts"):
+        for text in getattr(partition, key):
+            word(text, f"{here}: {key}")
+
+
 def _check_preemption(
     partition: model.Partition, partitions: list[model.Partition], here: str
 ) -> None:
     one_of(partition.preempt, model.PREEMPT_WAYS, f"{here}: preempt")
-    if not 1 <= partition.priority_tier <= 65533:
-        raise ConfigError(f"{here}: priority_tier", "is not from 1 to 65533", "priority_tier: 10")
-    for key in ("max_time_s", "default_time_s", "max_nodes"):
-        value = getattr(partition, key)
-        if value is not None and value < 1:
-            raise ConfigError(f"{here}: {key}", f"{value} is below 1", "leave it out")
-    if partition.grace_s < 0:
-        raise ConfigError(f"{here}: grace_s", f"{partition.grace_s} is below 0", "grace_s: 120")
     above = [
         other
         for other in partitions
@@ -150,6 +188,9 @@ def _check_mounts(description: Description, where: str) -> None:
             one_of(role, model.ROLES, f"{here}: roles")
         if mount.wait_s < 1:
             raise ConfigError(f"{here}: wait_s", f"{mount.wait_s} is below 1", "wait_s: 300")
+        if mount.min_size_tb is not None and not mount.min_size_tb > 0:
+            what = f"{mount.min_size_tb:g} is not above 0"
+            raise ConfigError(f"{here}: min_size_tb", what, "leave it out")
         for option in mount.options:
             if not _OPTION.fullmatch(option):
                 raise ConfigError(f"{here}: options", f"'{option}' is not one", "write [noatime]")
@@ -161,11 +202,15 @@ def _check_mounts(description: Description, where: str) -> None:
         if not form.fullmatch(mount.source or ""):
             what = f"'{mount.source or ''}' is nothing that {mount.kind} mounts"
             raise ConfigError(f"{here}: source", what, f"source: {example}")
-    if description.shared_dir is not None:
-        absolute(description.shared_dir, "shared_dir")
-        if mount_of(description, description.shared_dir) is None:
-            what = f"{description.shared_dir} is below no mount that all may write"
-            raise ConfigError(f"{where}: shared_dir", what, "name a folder below a mount")
+
+
+def _check_shared_dir(description: Description, where: str) -> None:
+    if description.shared_dir is None:
+        return
+    absolute(description.shared_dir, where)
+    if mount_of(description, description.shared_dir) is None:
+        what = f"{description.shared_dir} is below no mount that all may write"
+        raise ConfigError(where, what, "name a folder below a mount")
 
 
 def mount_of(description: Description, path: Path) -> Optional[model.Mount]:
@@ -204,6 +249,7 @@ def _check_accounting(description: Description, where: str) -> None:
     for key in ("user", "name"):
         if not re.fullmatch(r"[A-Za-z0-9_]{1,32}", getattr(accounting, key)):
             raise ConfigError(f"{where}: {key}", "is no name", "use letters, digits and _")
+    if accounting.host is not None:
+        host(accounting.host, f"{where}: host")
     port_number(accounting.port, f"{where}: port")
-    if accounting.purge_after_days < 1:
-        raise ConfigError(f"{where}: purge_after_days", "is below 1", "purge_after_days: 365")
+    within(accounting.purge_after_days, 1, UINT16, f"{where}: purge_after_days")

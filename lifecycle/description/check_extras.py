@@ -7,7 +7,7 @@ from typing import Optional
 
 from lifecycle.description import model
 from lifecycle.description.model import Description
-from lifecycle.description.rules import absolute, one_of, port_number, unique
+from lifecycle.description.rules import UINT16, absolute, one_of, port_number, unique, within
 from muster.errors import ConfigError
 
 
@@ -59,14 +59,13 @@ def _check_monitoring(monitoring: model.Monitoring, where: str) -> None:
     for port in ports:
         port_number(port, where)
     unique(map(str, ports), f"{where}: ports")
-    if monitoring.retention_days < 1:
-        raise ConfigError(f"{where}: retention_days", "is below 1", "retention_days: 15")
+    within(monitoring.retention_days, 1, UINT16, f"{where}: retention_days")
 
 
 def _check_fabric(fabric: model.Fabric, where: str) -> None:
     one_of(fabric.kind, model.FABRICS, f"{where}: kind")
     _check_version(fabric.efa_installer, f"{where}: efa_installer")
     for key, value in fabric.environment.items():
-        if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", key) or "\n" in value:
+        if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", key) or re.search(r"[\r\n]", value):
             what = f"'{key}' is no variable of one line"
             raise ConfigError(f"{where}: environment", what, "NCCL_DEBUG: WARN")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 from lifecycle.description.model import Secret, Users
+from lifecycle.description.rules import absolute
 from muster.errors import ConfigError, did_you_mean
 
 _LOGIN = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
 _KEY = re.compile(r"(ssh-(ed25519|rsa|dss)|ecdsa-sha2-\S+|sk-\S+) [A-Za-z0-9+/=]+( [^\n]*)?")
+_SYSTEM = ("root", "nobody", "nogroup", "munge", "mysql")
 _FIRST_ID, _LAST_ID = 1000, 60000
 """Below are the system's own users, above are those of network services."""
 
@@ -29,8 +31,7 @@ def check_users(users: Users, where: str) -> None:
     Raises:
         ConfigError: with the name it concerns.
     """
-    if not users.home.is_absolute():
-        raise ConfigError(f"{where}: home", f"'{users.home}' is not absolute", "home: /fsx/home")
+    absolute(users.home, f"{where}: home")
     _check_ids([(group.name, group.gid) for group in users.groups], "gid", f"{where}: groups")
     _check_ids([(user.name, user.uid) for user in users.users], "uid", f"{where}: users")
     groups = [group.name for group in users.groups]
@@ -42,8 +43,7 @@ def check_users(users: Users, where: str) -> None:
         for group in user.groups:
             if not _LOGIN.fullmatch(group):
                 raise ConfigError(f"{here}: groups", f"'{group}' is no group", "use a-z 0-9 _ -")
-        if not user.shell.is_absolute():
-            raise ConfigError(f"{here}: shell", f"'{user.shell}' is not absolute", "/bin/bash")
+        absolute(user.shell, f"{here}: shell")
         for key in user.ssh_keys:
             if "PRIVATE KEY" in key or not _KEY.fullmatch(key.strip()):
                 what = "one is no public key"  # and is not shown: it may be the private one
@@ -56,6 +56,8 @@ def _check_ids(pairs: list[tuple[str, int]], kind: str, where: str) -> None:
     for name, number in pairs:
         if not _LOGIN.fullmatch(name):
             raise ConfigError(where, f"'{name}' is no name", "use a-z 0-9 _ -, a letter first")
+        if name in _SYSTEM:
+            raise ConfigError(where, f"'{name}' is the system's", "give it another name")
         if not _FIRST_ID <= number <= _LAST_ID:
             what = f"{number} is the system's"
             fix = f"give {_FIRST_ID} to {_LAST_ID}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from lifecycle.description.check_people import check_secret
 from lifecycle.description.host_list import expand
 from lifecycle.description.model import TOPOLOGIES, Description, Slurm, Switch
 from lifecycle.description.nodes import of_role
-from lifecycle.description.rules import one_of, unique
+from lifecycle.description.rules import UINT16, absolute, one_of, unique, within
 from muster.errors import ConfigError
 
 OWNED = (
@@ -14,6 +16,11 @@ OWNED = (
     *("NodeName", "PartitionName", "SlurmUser", "SlurmctldHost", "StateSaveLocation"),
 )
 """Keys of slurm.conf that other keys of the description decide."""
+
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
+_KEY = re.compile(r"[A-Za-z][A-Za-z0-9]*")
+_CUT = re.compile(r"(?<!\\)#|\\$")  # a comment, and a line that goes on
+_SWITCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 def check_slurm(description: Description, where: str) -> None:
@@ -24,16 +31,15 @@ def check_slurm(description: Description, where: str) -> None:
     """
     slurm = description.slurm
     for key in ("config_dir", "state_dir"):
-        if not getattr(slurm, key).is_absolute():
-            raise ConfigError(f"{where}: {key}", "is not absolute", f"{key}: /etc/slurm")
+        absolute(getattr(slurm, key), f"{where}: {key}")
+    if not _USER.fullmatch(slurm.user):
+        raise ConfigError(f"{where}: user", f"{slurm.user!r} is no user", "user: slurm")
     if slurm.requeue_wait_s < 5:
         what = f"{slurm.requeue_wait_s} is below 5: Slurm would take 120"
         raise ConfigError(f"{where}: requeue_wait_s", what, "requeue_wait_s: 5")
-    for key in ("lost_after_s", "kill_wait_s", "health_interval_s"):
-        if getattr(slurm, key) < 1:
-            raise ConfigError(f"{where}: {key}", "is below 1", "leave it out")
-    if not 1 <= slurm.uid <= 65533:
-        raise ConfigError(f"{where}: uid", f"{slurm.uid} is not from 1 to 65533", "leave it out")
+    for key in ("requeue_wait_s", "lost_after_s", "kill_wait_s", "health_interval_s", "uid"):
+        within(getattr(slurm, key), 1, UINT16, f"{where}: {key}")
+    _check_own_user(description, where)
     if slurm.munge_key is not None:
         check_secret(slurm.munge_key, f"{where}: munge_key")
     if len(of_role(description, "head")) > 1 and not any(
@@ -46,14 +52,31 @@ def check_slurm(description: Description, where: str) -> None:
     _check_switches(description, f"{where}: switches")
 
 
+def _check_own_user(description: Description, where: str) -> None:
+    slurm = description.slurm
+    for user in description.users.users:
+        if user.uid == slurm.uid:
+            what = f"{slurm.uid} is that of '{user.name}' already"
+            raise ConfigError(f"{where}: uid", what, "give each its own")
+    people = [user.name for user in description.users.users]
+    for name in (*people, *(group.name for group in description.users.groups)):
+        if name == slurm.user:
+            what = f"'{name}' is a person or a group of users"
+            raise ConfigError(f"{where}: user", what, "give Slurm a user of its own")
+
+
 def _check_settings(slurm: Slurm, where: str) -> None:
     owned = {key.lower(): key for key in OWNED}
+    unique((key.lower() for key in slurm.settings), where)
     for key, value in slurm.settings.items():
         if key.lower() in owned:
             what = f"{owned[key.lower()]} follows from other keys"
             raise ConfigError(where, what, "leave it out and change those")
-        if not key.isalnum() or "\n" in value or not value:
-            raise ConfigError(where, f"'{key}' is no line of slurm.conf", "write Key: value")
+        if not _KEY.fullmatch(key):
+            raise ConfigError(where, f"{key!r} is no key of slurm.conf", "write Key: value")
+        if not value.strip() or not value.isprintable() or _CUT.search(value):
+            what = f"{value!r} is no value of one line of slurm.conf"
+            raise ConfigError(f"{where}: {key}", what, "write Key: value")
 
 
 def _check_switches(description: Description, where: str) -> None:
@@ -67,6 +90,9 @@ def _check_switches(description: Description, where: str) -> None:
     owner: dict[str, str] = {}
     for switch in slurm.switches:
         here = f"{where}: {switch.name}"
+        if not _SWITCH.fullmatch(switch.name):
+            what = f"{switch.name!r} is no name"
+            raise ConfigError(where, what, "use letters, digits, - _ and .")
         _check_below(switch, slurm, here)
         for node in (name for text in switch.nodes for name in expand(text, here)):
             one_of(node, sorted(compute), f"{here}: nodes")
@@ -74,9 +100,28 @@ def _check_switches(description: Description, where: str) -> None:
                 what = f"'{node}' is below '{owner[node]}' already"
                 raise ConfigError(here, what, "name it once")
             owner[node] = switch.name
+    _check_tree(slurm, where)
     if slurm.switches and compute - owner.keys():
         what = f"'{min(compute - owner.keys())}' is below none: no job would run across"
         raise ConfigError(where, what, "add it to one")
+
+
+def _check_tree(slurm: Slurm, where: str) -> None:
+    parent: dict[str, str] = {}
+    for switch in slurm.switches:
+        for below in switch.switches:
+            if below in parent:
+                what = f"'{below}' is below '{parent[below]}' already"
+                raise ConfigError(f"{where}: {switch.name}", what, "name it once")
+            parent[below] = switch.name
+    for switch in slurm.switches:
+        above, seen = parent.get(switch.name), {switch.name}
+        while above is not None and above not in seen:
+            seen.add(above)
+            above = parent.get(above)
+        if above is not None:
+            what = f"'{above}' is below itself"
+            raise ConfigError(f"{where}: {switch.name}", what, "leave one of them out")
 
 
 def _check_below(switch: Switch, slurm: Slurm, here: str) -> None:

@@ -101,6 +101,21 @@ def mount(**keys: Any) -> dict[str, Any]:
     return {"mounts": [{"path": "/fsx", "kind": "nfs", "source": "nas:/x", **keys}]}
 
 
+def hardware(**keys: Any) -> dict[str, Any]:
+    one = {"sockets": 2, "cores_per_socket": 4, "threads_per_core": 2, "memory_mib": 2048, **keys}
+    return group(hardware=one)
+
+
+def tree(**below: list[str]) -> dict[str, Any]:
+    last = list(below)[-1]
+    switches = [
+        {"name": name, "switches": names, "nodes": ["n[1-4]"] if name == last else []}
+        for name, names in below.items()
+    ]
+    return {"slurm": {"topology": "tree", "switches": switches}}
+
+
+FILE = {"file": "/etc/muster/secrets/db"}
 TREE = {"topology": "tree", "switches": [{"name": "s1", "nodes": ["n[1-3]"]}]}
 TWICE = {"name": "a", "nodes": ["n1"]}
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -122,7 +137,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (queue(groups=["gpus"]), "Did you mean 'gpu'?"),
     (queue(preempt="requeue"), "no partition of a higher tier shares its nodes"),
     (queue(preempt="requeu"), "Did you mean 'requeue'?"),
-    (queue(max_time_s=0), "max_time_s: 0 is below 1"),
+    (queue(max_time_s=0), "max_time_s: 0 is not from 1"),
     ({"partitions": []}, "no partition has the nodes of group 'gpu'"),
     (mount(kind="nsf"), "Did you mean 'nfs'?"),
     (mount(source=None), "source: '' is nothing that nfs mounts"),
@@ -155,6 +170,81 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"slurm": {**TREE, "switches": [{"name": "a", "nodes": ["n11"]}]}}, "Did you mean 'n1'?"),
     ({"replace_command": ["/opt/bmc"]}, "does not say which node"),
     ({"packages": ["jq; reboot"]}, "is no package"),
+    ({"shared_dir": "a/b"}, "cluster.yaml: shared_dir: 'a/b' is no absolute path"),
+    ({"shared_dir": "/nowhere"}, "cluster.yaml: shared_dir: /nowhere is below no mount"),
+    (group(nodes=["n[1-" + "9" * 5000 + "]"]), "is no range. Fix: write [001-100]"),
+    (group(nodes=["n\N{ARABIC-INDIC DIGIT ONE}"]), "is no host name"),
+    *((group(nodes=[node]), f"'{node}' means something else") for node in ("ALL", "Default")),
+    (hardware(memory_mib=1), "hardware: memory_mib: 1 is not from 2 to"),
+    (hardware(memory_mib=2**62), "memory_mib: 4611686018427387904 is not from 2 to"),
+    (hardware(sockets=0), "hardware: sockets: 0 is not from 1 to 65533"),
+    (hardware(sockets=65533, cores_per_socket=2), "CPUs of one machine: 262132 is not from 1"),
+    (hardware(gpus=65), "hardware: gpus: 65 is not from 0 to 64"),
+    *(
+        (hardware(gpus=8, gpu_type=kind), "is no type of --gres=gpu:TYPE:8")
+        for kind in ("H100 80GB", "h100:8", "", "h100\nNodeName=x", "h100,a100")
+    ),
+    *((queue(name=text), f"'{text}' means something else") for text in ("DEFAULT", "default")),
+    (queue(groups=["gpu", "gpu"]), "partitions: train: groups: 'gpu' twice"),
+    (queue(max_time_s=2**31), "max_time_s: 2147483648 is not from 1 to 2147483647"),
+    (queue(max_time_s=60, default_time_s=61), "default_time_s: 61 is not from 1 to 60"),
+    (queue(default_time_s=2**62), "default_time_s: 4611686018427387904 is not from 1"),
+    (queue(max_nodes=2**32 - 1), "max_nodes: 4294967295 is not from 1 to 4294967293"),
+    (queue(grace_s=2**32 - 1), "grace_s: 4294967295 is not from 0 to 4294967293"),
+    (queue(grace_s=-1), "grace_s: -1 is not from 0"),
+    (queue(priority_tier=65534), "priority_tier: 65534 is not from 1 to 65533"),
+    *(
+        (queue(**{key: [text]}), f"{key}: {text!r} is no name")
+        for key in ("allow_groups", "allow_accounts")
+        for text in ("x y", "x\nNodeName=z", "", "x,y", "x#y", "x\\")
+    ),
+    *((mount(min_size_tb=number), "is not above 0") for number in (0, -5.0)),
+    (mount(min_size_tb=float("nan")), "min_size_tb: nan is no number"),
+    ({"scratch": {"min_free_gib": float("inf")}}, "min_free_gib: inf is no number"),
+    *(
+        ({"users": {"home": text}}, "users: home: '")
+        for text in ("/", "home", "/a/../b", "/a b", "/a\0b", "/a\x1b")
+    ),
+    *((user(shell=text), "shell: '") for text in ("bash", "/bin/bash -l", "/bin/bash\nx", "/a\0")),
+    *((user(name=text), f"'{text}' is the system's") for text in ("root", "munge")),
+    (user(uid=2002, name="slurm"), "slurm: user: 'slurm' is a person or a group of users"),
+    ({"slurm": {"uid": 2001}}, "slurm: uid: 2001 is that of 'ana' already"),
+    *(
+        ({"slurm": {key: text}}, f"slurm: {key}: '")
+        for key in ("state_dir", "config_dir")
+        for text in ("a", "/", "/a b", "/a\nKillWait=1", "/a\rb")
+    ),
+    *(
+        ({"slurm": {"user": text}}, f"slurm: user: {text!r} is no user")
+        for text in ("", "a b", "slurm\nKillWait=1", "-x")
+    ),
+    *(
+        ({"slurm": {key: 65534}}, f"slurm: {key}: 65534 is not from 1 to 65533")
+        for key in ("lost_after_s", "kill_wait_s", "health_interval_s", "requeue_wait_s", "uid")
+    ),
+    *(
+        ({"slurm": {"settings": {key: "1"}}}, "is no key of slurm.conf")
+        for key in ("", "a b", "Kill\N{LATIN SMALL LETTER E WITH ACUTE}", "1a", "a_b", "a=b")
+    ),
+    *(
+        ({"slurm": {"settings": {"Foo": text}}}, "is no value of one line of slurm.conf")
+        for text in ("", " ", "a\nb", "a\rb", "a\\", "a # b", "\0")
+    ),
+    ({"slurm": {"settings": {"KillWait": "1", "killwait": "2"}}}, "'killwait' twice"),
+    ({"slurm": {"settings": {True: "2"}}}, "key True is bool, not text"),
+    *(
+        ({"accounting": {"database": "external", "host": text, "password": FILE}}, "is no host")
+        for text in ("", "db\nX=1", "a b", "db#")
+    ),
+    ({"accounting": {"purge_after_days": 65534}}, "purge_after_days: 65534 is not from 1"),
+    ({"monitoring": {"retention_days": 0}}, "retention_days: 0 is not from 1"),
+    ({"fabric": {"environment": {"A": "1\r2"}}}, "'A' is no variable of one line"),
+    (tree(a=["b"], b=["a"]), "slurm: switches: a: 'a' is below itself"),
+    (tree(a=["b"], b=["c"], c=["b"]), "'b' is below 'a' already"),
+    (tree(a=["b", "b"], b=[]), "'b' is below 'a' already"),
+    (tree(a=["c"], b=["c"], c=[]), "'c' is below 'a' already"),
+    (tree(**{"a b": []}), "'a b' is no name"),
+    (tree(**{"a\nSwitchName=x": []}), "is no name"),
 ]
 
 
@@ -183,6 +273,23 @@ def test_a_secret_in_the_file_is_refused_and_not_shown(changes: dict[str, Any]) 
         from_values(small(**changes), "cluster.yaml")
     assert "a secret does not stand here" in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+RIGHT: list[dict[str, Any]] = [
+    hardware(gpus=8, gpu_type="H100_80GB-x.1"),
+    queue(max_time_s=60, default_time_s=60, allow_groups=["a.b-c@d"], grace_s=120),
+    user(shell="/usr/bin/zsh"),
+    {"users": {"home": "/fsx/home"}},
+    {"accounting": {"database": "external", "host": "fe80::1", "password": FILE}},
+    {"slurm": {"settings": {"Prolog": "/x\\#y", "SchedulerParameters": "a=1,b=2"}}},
+    {"slurm": {"lost_after_s": 65533, "user": "root"}},
+    tree(root=["a"], a=["b"], b=[]),
+]
+
+
+@pytest.mark.parametrize("changes", RIGHT, ids=repr)
+def test_what_works_is_taken(changes: dict[str, Any]) -> None:
+    from_values(small(**changes), "cluster.yaml")
 
 
 def test_several_heads_need_a_shared_state() -> None:
