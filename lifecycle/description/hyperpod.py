@@ -10,16 +10,27 @@ platform's future and do not matter, unless they are nearly a known one of the p
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+from lifecycle.description.rules import unique
 from muster.errors import ConfigError, DataError, did_you_mean
 
 RESOURCE_CONFIG = Path("/opt/ml/config/resource_config.json")
 _ROLE_OF = {"Controller": "head", "Login": "login", "Compute": "compute"}
 STRATEGIES = ("Overwrite", "Managed", "Merge")
+
+_KEYS = (
+    *("version", "workload_manager", "controller_group", "login_group", "worker_groups"),
+    *("fsx_dns_name", "fsx_mountname", "fsx_openzfs_dns_name", "slurm_configurations"),
+)
+_WORKER_KEYS = ("instance_group_name", "partition_name")
+_DATABASE_KEYS = (
+    *("slurm_database_secret_arn", "slurm_database_endpoint", "slurm_shared_directory"),
+    *("slurm_database_user", "slurm_sns_arn"),
+)
 
 
 @dataclass(frozen=True)
@@ -75,29 +86,30 @@ def read_resource_config(path: Path) -> ResourceConfig:
     values = _read(path)
     where = str(path)
     cluster = _mapping(values.get("ClusterConfig"), f"{where}: ClusterConfig")
-    slurm = _mapping(values.get("SlurmConfig") or {}, f"{where}: SlurmConfig")
-    orchestrator = _mapping(values.get("Orchestrator") or {}, f"{where}: Orchestrator")
+    slurm = _mapping_or_none(values.get("SlurmConfig"), f"{where}: SlurmConfig")
+    orchestrator = _mapping_or_none(values.get("Orchestrator"), f"{where}: Orchestrator")
+    under = _mapping_or_none(orchestrator.get("Slurm"), f"{where}: Orchestrator: Slurm")
     strategy = next(
         (
             place.get("SlurmConfigStrategy")
-            for place in (slurm, cluster, values, orchestrator.get("Slurm") or {})
+            for place in (slurm, cluster, values, under)
             if place.get("SlurmConfigStrategy")
         ),
         None,
     )
     if strategy is not None:
         _one_of(strategy, STRATEGIES, f"{where}: SlurmConfigStrategy")
-    primary = slurm.get("PrimaryControllerIp")
-    secondary = slurm.get("SecondaryControllerIps") or []
+    primary = _text_or_none(slurm.get("PrimaryControllerIp"), f"{where}: PrimaryControllerIp")
+    secondary = _texts(slurm.get("SecondaryControllerIps"), f"{where}: SecondaryControllerIps")
+    groups = [
+        _group(item, f"{where}: InstanceGroups[{i}]")
+        for i, item in enumerate(_list(values.get("InstanceGroups"), f"{where}: InstanceGroups"))
+    ]
+    unique((group.name for group in groups), f"{where}: InstanceGroups")
     return ResourceConfig(
         cluster=_text(cluster.get("ClusterName"), f"{where}: ClusterConfig: ClusterName"),
-        groups=[
-            _group(item, f"{where}: InstanceGroups[{i}]")
-            for i, item in enumerate(
-                _list(values.get("InstanceGroups"), f"{where}: InstanceGroups")
-            )
-        ],
-        controllers=[str(address) for address in [primary, *secondary] if address],
+        groups=groups,
+        controllers=[*([primary] if primary else []), *secondary],
         strategy=strategy,
     )
 
@@ -110,30 +122,40 @@ def read_provisioning(path: Path) -> Provisioning:
         ConfigError: a key is missing, misspelt, or has a wrong value.
     """
     values, where = _read(path), str(path)
-    known = (
-        *("version", "workload_manager", "controller_group", "login_group", "worker_groups"),
-        *("fsx_dns_name", "fsx_mountname", "fsx_openzfs_dns_name", "slurm_configurations"),
+    _refuse_misspelt(values, _KEYS, where)
+    manager = values.get("workload_manager", "slurm")
+    _one_of(manager, ["slurm"], f"{where}: workload_manager")
+    workers: list[tuple[str, Optional[str]]] = []
+    for i, item in enumerate(_list_or_none(values.get("worker_groups"), f"{where}: worker_groups")):
+        here = f"{where}: worker_groups[{i}]"
+        worker = _mapping(item, here)
+        _refuse_misspelt(worker, _WORKER_KEYS, here)
+        name = _text(worker.get("instance_group_name"), f"{here}.instance_group_name")
+        partition = _text_or_none(worker.get("partition_name"), f"{here}.partition_name")
+        workers.append((name, partition))
+    controller = _text(values.get("controller_group"), f"{where}: controller_group")
+    login = _text_or_none(values.get("login_group"), f"{where}: login_group")
+    named = [controller, *([login] if login else []), *(name for name, _ in workers)]
+    unique(named, f"{where}: controller_group, login_group, worker_groups")
+    here = f"{where}: slurm_configurations"
+    database = _mapping_or_none(values.get("slurm_configurations"), here)
+    _refuse_misspelt(database, _DATABASE_KEYS, here)
+    shared = database.get("slurm_shared_directory")
+    return Provisioning(
+        controller=controller,
+        login=login,
+        workers=dict(workers),
+        mounts=_mounts_of_parameters(values, where),
+        database=_database(database, here) if database else None,
+        shared_dir=_text_or_none(shared, f"{here}: slurm_shared_directory"),
     )
+
+
+def _refuse_misspelt(values: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     for key in values:
         hint = did_you_mean(key, known) if key not in known else ""
         if hint:
             raise ConfigError(where, f"unknown key '{key}'.{hint}", "correct it")
-    manager = values.get("workload_manager", "slurm")
-    _one_of(manager, ["slurm"], f"{where}: workload_manager")
-    workers: dict[str, Optional[str]] = {}
-    for i, item in enumerate(_list(values.get("worker_groups") or [], f"{where}: worker_groups")):
-        here = f"{where}: worker_groups[{i}]"
-        name = _text(_mapping(item, here).get("instance_group_name"), f"{here}.instance_group_name")
-        workers[name] = item.get("partition_name") or None
-    database = values.get("slurm_configurations")
-    return Provisioning(
-        controller=_text(values.get("controller_group"), f"{where}: controller_group"),
-        login=values.get("login_group") or None,
-        workers=workers,
-        mounts=_mounts_of_parameters(values, where),
-        database=_database(database, f"{where}: slurm_configurations") if database else None,
-        shared_dir=(database or {}).get("slurm_shared_directory") or None,
-    )
 
 
 def platform_values(
@@ -211,19 +233,19 @@ def _role(group: InstanceGroup, provisioning: Optional[Provisioning], names: lis
 
 def _group(value: Any, where: str) -> InstanceGroup:
     group = _mapping(value, where)
-    slurm = _mapping(group.get("SlurmConfig") or {}, f"{where}: SlurmConfig")
+    slurm = _mapping_or_none(group.get("SlurmConfig"), f"{where}: SlurmConfig")
     node_type = slurm.get("NodeType")
     if node_type is not None:
         _one_of(node_type, _ROLE_OF, f"{where}: SlurmConfig: NodeType")
+    partitions = _texts(slurm.get("PartitionNames"), f"{where}: SlurmConfig: PartitionNames")
+    unique(partitions, f"{where}: SlurmConfig: PartitionNames")
+    instances = _list_or_none(group.get("Instances"), f"{where}: Instances")
     return InstanceGroup(
         name=_text(group.get("Name") or group.get("InstanceGroupName"), f"{where}: Name"),
-        instance_type=group.get("InstanceType") or None,
-        instances=[
-            _instance(item, f"{where}: Instances[{i}]")
-            for i, item in enumerate(_list(group.get("Instances") or [], f"{where}: Instances"))
-        ],
-        role=_ROLE_OF[node_type] if node_type else None,
-        partitions=[str(name) for name in slurm.get("PartitionNames") or []],
+        instance_type=_text_or_none(group.get("InstanceType"), f"{where}: InstanceType"),
+        instances=[_instance(item, f"{where}: Instances[{i}]") for i, item in enumerate(instances)],
+        role=_ROLE_OF[node_type] if node_type is not None else None,
+        partitions=partitions,
         mounts=_mounts_of_group(group, where),
     )
 
@@ -236,34 +258,39 @@ def _instance(value: Any, where: str) -> Instance:
     )
     return Instance(
         name=f"ip-{address.replace('.', '-').replace(':', '-')}",
-        instance_id=str(instance.get("InstanceId") or ""),
+        instance_id=_text_or_none(instance.get("InstanceId"), f"{where}: InstanceId") or "",
         address=address,
     )
 
 
 def _mounts_of_group(group: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     mounts = []
-    for i, item in enumerate(group.get("InstanceStorageConfigs") or []):
+    storage = group.get("InstanceStorageConfigs")
+    for i, item in enumerate(_list_or_none(storage, f"{where}: InstanceStorageConfigs")):
         here = f"{where}: InstanceStorageConfigs[{i}]"
         for key, kind, default in (
             ("FsxLustreConfig", "lustre", "/fsx"),
             ("FsxOpenZfsConfig", "openzfs", "/home"),
         ):
-            config = _mapping(item, here).get(key)
+            at = f"{here}: {key}"
+            config = _mapping_or_none(_mapping(item, here).get(key), at)
             if config:
-                dns = _text(config.get("DnsName"), f"{here}: {key}: DnsName")
-                path = str(config.get("MountPath") or default)
-                mounts.append(_mount(kind, path, dns, config.get("MountName")))
+                dns = _text(config.get("DnsName"), f"{at}: DnsName")
+                path = _text_or_none(config.get("MountPath"), f"{at}: MountPath") or default
+                name = _text_or_none(config.get("MountName"), f"{at}: MountName")
+                mounts.append(_mount(kind, path, dns, name))
     return mounts
 
 
 def _mounts_of_parameters(values: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     mounts = []
-    if values.get("fsx_dns_name"):
+    lustre = _text_or_none(values.get("fsx_dns_name"), f"{where}: fsx_dns_name")
+    if lustre:
         name = _text(values.get("fsx_mountname"), f"{where}: fsx_mountname")
-        mounts.append(_mount("lustre", "/fsx", str(values["fsx_dns_name"]), name))
-    if values.get("fsx_openzfs_dns_name"):
-        mounts.append(_mount("openzfs", "/home", str(values["fsx_openzfs_dns_name"]), None))
+        mounts.append(_mount("lustre", "/fsx", lustre, name))
+    zfs = _text_or_none(values.get("fsx_openzfs_dns_name"), f"{where}: fsx_openzfs_dns_name")
+    if zfs:
+        mounts.append(_mount("openzfs", "/home", zfs, None))
     return mounts
 
 
@@ -273,13 +300,13 @@ def _mount(kind: str, path: str, dns: str, name: Optional[str]) -> dict[str, Any
     return {"path": path, "kind": kind, "source": source}
 
 
-def _database(value: Any, where: str) -> dict[str, Any]:
-    database = _mapping(value, where)
+def _database(database: Mapping[str, Any], where: str) -> dict[str, Any]:
+    user = _text_or_none(database.get("slurm_database_user"), f"{where}: slurm_database_user")
     secret = _text(database.get("slurm_database_secret_arn"), f"{where}: slurm_database_secret_arn")
     return {
         "database": "external",
         "host": _text(database.get("slurm_database_endpoint"), f"{where}: slurm_database_endpoint"),
-        "user": str(database.get("slurm_database_user") or "slurm"),
+        "user": user or "slurm",
         "password": {
             "command": [
                 *("/usr/local/bin/aws", "secretsmanager", "get-secret-value", "--secret-id"),
@@ -291,12 +318,20 @@ def _database(value: Any, where: str) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+        json.dumps(value, ensure_ascii=False).encode()  # half a character, such as \ud800, is none
     except FileNotFoundError:
         raise DataError(str(path), "no such file", "wait for the platform, or name it") from None
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(str(path), f"is no JSON: {error}", "correct or fetch it again") from None
     return _mapping(value, str(path))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError(f"one of the keys {', '.join(values)} stands there twice")
+    return values
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:
@@ -311,13 +346,32 @@ def _list(value: Any, where: str) -> list[Any]:
     return value
 
 
+def _mapping_or_none(value: Any, where: str) -> dict[str, Any]:
+    return {} if value is None else _mapping(value, where)
+
+
+def _list_or_none(value: Any, where: str) -> list[Any]:
+    return [] if value is None else _list(value, where)
+
+
+def _texts(value: Any, where: str) -> list[str]:
+    return [_text(item, f"{where}[{i}]") for i, item in enumerate(_list_or_none(value, where))]
+
+
+def _text_or_none(value: Any, where: str) -> Optional[str]:
+    return None if value is None or value == "" else _text(value, where)
+
+
 def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value:
+    if value is None or value == "":
         raise ConfigError(where, "is missing or empty", "add it")
+    if not isinstance(value, str):
+        raise ConfigError(where, f"{type(value).__name__} where text belongs", 'write "..."')
     return value
 
 
-def _one_of(value: Any, known: Any, where: str) -> None:
+def _one_of(value: Any, known: Iterable[str], where: str) -> None:
+    known = list(known)
     if value not in known:
         hint = did_you_mean(str(value), known)
         raise ConfigError(where, f"'{value}' is unknown.{hint}", f"use one of {', '.join(known)}")
