@@ -55,10 +55,10 @@ def description_of(args: argparse.Namespace) -> Description:
     """
     from lifecycle.description import cloud_init, hyperpod, load, parallelcluster  # noqa: PLC0415
 
-    files = [Path(word) for word in args.assignments if "=" not in word]
-    assignments = [word for word in args.assignments if "=" in word]
-    if len(files) > 1:
-        raise UsageError("describe", f"'{files[1]}' is one file too many", "name one cluster.yaml")
+    words = args.assignments
+    assignments = [word for word in words if "=" in word and "/" not in word.partition("=")[0]]
+    files = [Path(word) for word in words if word not in assignments]
+    _check_source(args, files)
     platform = None
     if args.resource_config is not None:
         given = args.provisioning
@@ -74,6 +74,20 @@ def description_of(args: argparse.Namespace) -> Description:
     if not files and platform is None:
         raise UsageError("describe", "no description", "name a cluster.yaml")
     return load.load_description(files[0] if files else None, assignments, platform)
+
+
+def _check_source(args: argparse.Namespace, files: list[Path]) -> None:
+    """Raise at what would not be looked at."""
+    if len(files) > 1:
+        raise UsageError("describe", f"'{files[1]}' is one file too many", "name one cluster.yaml")
+    if files and args.user_data is not None:
+        what = f"says what '{files[0]}' says, too"
+        raise UsageError("--user-data", what, "name one of them")
+    if args.provisioning is not None and args.resource_config is None:
+        raise UsageError("--provisioning", "says nothing alone", "add --resource-config FILE")
+    if args.cfnconfig is not None and args.resource_config is not None:
+        what = "is ParallelCluster's, and --resource-config is HyperPod's"
+        raise UsageError("--cfnconfig", what, "name one of them")
 
 
 def _create(args: argparse.Namespace) -> int:

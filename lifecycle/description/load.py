@@ -15,6 +15,7 @@ from typing import Any, Optional
 
 from lifecycle.description.check import check
 from lifecycle.description.model import PLATFORMS, Description
+from lifecycle.description.rules import unique
 from muster.config import build, override, read_yaml
 from muster.errors import ConfigError, did_you_mean
 
@@ -83,22 +84,23 @@ def merge(
     Raises:
         ConfigError: the file names a group that the platform does not have.
     """
-    own = values.get("groups") or []
+    own = values.get("groups")
     groups = {group["name"]: dict(group) for group in platform.get("groups", [])}
     merged = {**platform, **values}
     known = list(groups)
-    if not known:
+    if not known or not isinstance(own, (list, type(None))):
         return merged
-    for group in own if isinstance(own, list) else []:
-        if not isinstance(group, Mapping):
-            continue  # `build` says what is wrong with it
+    named = [group for group in own or [] if isinstance(group, Mapping)]
+    strange = [group for group in own or [] if not isinstance(group, Mapping)]  # `build` says why
+    unique((str(group.get("name")) for group in named), f"{where}: groups")
+    for group in named:
         name = str(group.get("name"))
         if name not in groups:
             what = f"the platform has no group '{name}'.{did_you_mean(name, known)}"
             raise ConfigError(f"{where}: groups", what, f"use one of {', '.join(known)}")
         theirs = {key: groups[name][key] for key in _OF_THE_PLATFORM if key in groups[name]}
         groups[name] = {**groups[name], **group, **theirs}
-    merged["groups"] = list(groups.values())
+    merged["groups"] = [*groups.values(), *strange]
     return merged
 
 

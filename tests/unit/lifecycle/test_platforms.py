@@ -130,6 +130,10 @@ def test_the_primary_of_several_controllers_comes_first(tmp_path: Path) -> None:
     assert str(description.slurm.state_dir) == "/fsx/state"
 
 
+def storage(**configs: Any) -> dict[str, Any]:
+    return {"InstanceStorageConfigs": [configs]}
+
+
 RESOURCE_FAULTS: list[tuple[Any, str]] = [
     ("{", "is no JSON"),
     ("[]", "list where an object belongs"),
@@ -154,6 +158,45 @@ RESOURCE_FAULTS: list[tuple[Any, str]] = [
         ),
         "'Worker' is unknown",
     ),
+    ('{"a": 1, "a": 2}', "one of the keys a stands there twice"),
+    ('{"a": "\\ud800"}', "is no JSON: 'utf-8' codec can't encode"),
+    ({**RESOURCES, "Orchestrator": "x"}, "Orchestrator: str where an object belongs"),
+    ({**RESOURCES, "Orchestrator": {"Slurm": [1]}}, "Slurm: list where an object belongs"),
+    ({**RESOURCES, "Orchestrator": {"Slurm": "x"}}, "Slurm: str where an object belongs"),
+    ({**RESOURCES, "SlurmConfig": []}, "SlurmConfig: list where an object belongs"),
+    ({**RESOURCES, "SlurmConfig": {"PrimaryControllerIp": 5}}, "PrimaryControllerIp: int where"),
+    (
+        {**RESOURCES, "SlurmConfig": {"SecondaryControllerIps": 5}},
+        "SecondaryControllerIps: int where a list belongs",
+    ),
+    (
+        {**RESOURCES, "SlurmConfig": {"SlurmConfigStrategy": ["Merge"]}},
+        "'['Merge']' is unknown",
+    ),
+    (
+        {**RESOURCES, "InstanceGroups": [*RESOURCES["InstanceGroups"][:1]] * 2},
+        "InstanceGroups: 'controller-group' twice",
+    ),
+    *(
+        (changed(RESOURCES, lambda r, keys=keys: r["InstanceGroups"][2].update(keys)), message)
+        for keys, message in (
+            ({"SlurmConfig": {"NodeType": ["Compute"]}}, "'['Compute']' is unknown"),
+            ({"SlurmConfig": {"NodeType": ""}}, "'' is unknown"),
+            ({"SlurmConfig": {"PartitionNames": 5}}, "PartitionNames: int where a list belongs"),
+            ({"SlurmConfig": {"PartitionNames": "dev"}}, "PartitionNames: str where a list"),
+            ({"SlurmConfig": {"PartitionNames": [None]}}, "PartitionNames[0]: is missing"),
+            ({"SlurmConfig": {"PartitionNames": [["a"]]}}, "PartitionNames[0]: list where text"),
+            ({"SlurmConfig": {"PartitionNames": ["a", "a"]}}, "PartitionNames: 'a' twice"),
+            ({"Instances": {}}, "Instances: dict where a list belongs"),
+            ({"Instances": ""}, "Instances: str where a list belongs"),
+            ({"InstanceType": 5}, "InstanceType: int where text belongs"),
+            ({"InstanceStorageConfigs": 5}, "InstanceStorageConfigs: int where a list"),
+            (storage(FsxLustreConfig="x"), "FsxLustreConfig: str where an object belongs"),
+            (storage(FsxLustreConfig={"DnsName": 5}), "DnsName: int where text belongs"),
+            (storage(FsxLustreConfig={"DnsName": "x", "MountPath": 5}), "MountPath: int where"),
+            (storage(FsxOpenZfsConfig={"DnsName": "x", "MountName": [5]}), "MountName: list where"),
+        )
+    ),
 ]
 
 
@@ -167,6 +210,13 @@ def test_a_damaged_resource_config_is_one_line(tmp_path: Path, values: Any, mess
     assert caught.value.code in (65, 78)
 
 
+DATABASE = {"slurm_database_secret_arn": "arn:x", "slurm_database_endpoint": "db.example.com"}
+
+
+def workers(*ones: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"instance_group_name": "worker-group-1", **one} for one in ones]
+
+
 PARAMETER_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"controler_group": "x"}, "unknown key 'controler_group'. Did you mean 'controller_group'?"),
     ({"controller_group": None}, "controller_group: is missing"),
@@ -175,6 +225,36 @@ PARAMETER_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"worker_groups": [{"instance_group_name": "w9"}]}, "'w9' is unknown"),
     ({"fsx_mountname": ""}, "fsx_mountname: is missing"),
     ({"slurm_configurations": {"slurm_database_endpoint": "x"}}, "slurm_database_secret_arn"),
+    ({"slurm_configurations": "x"}, "slurm_configurations: str where an object belongs"),
+    ({"slurm_configurations": {**DATABASE, "slurm_database_user": 5}}, "slurm_database_user: int"),
+    (
+        {"slurm_configurations": {**DATABASE, "slurm_shared_directory": 5}},
+        "slurm_shared_directory: int where text belongs",
+    ),
+    (
+        {"slurm_configurations": {**DATABASE, "slurm_shared_dir": "/fsx"}},
+        "Did you mean 'slurm_shared_directory'?",
+    ),
+    ({"login_group": ["a"]}, "login_group: list where text belongs"),
+    ({"fsx_dns_name": 5}, "fsx_dns_name: int where text belongs"),
+    ({"fsx_openzfs_dns_name": {"a": 1}}, "fsx_openzfs_dns_name: dict where text belongs"),
+    ({"workload_manager": ["slurm"]}, "'['slurm']' is unknown"),
+    ({"worker_groups": {}}, "worker_groups: dict where a list belongs"),
+    ({"worker_groups": workers({"partition_name": ["a"]})}, "partition_name: list where text"),
+    ({"worker_groups": workers({"partition_name": {"a": 1}})}, "partition_name: dict where text"),
+    (
+        {"worker_groups": workers({"partition_nam": "a"})},
+        "worker_groups[0]: unknown key 'partition_nam'. Did you mean 'partition_name'?",
+    ),
+    (
+        {"worker_groups": workers({"partition_name": "a"}, {"partition_name": "b"})},
+        "worker_groups: 'worker-group-1' twice",
+    ),
+    (
+        {"worker_groups": [{"instance_group_name": PARAMETERS["controller_group"]}]},
+        "worker_groups: 'controller-group' twice",
+    ),
+    ({"login_group": PARAMETERS["controller_group"]}, "worker_groups: 'controller-group' twice"),
 ]
 
 
@@ -199,6 +279,21 @@ def test_a_group_that_only_the_file_has_is_an_error() -> None:
     values = {"groups": [{"name": "worker-group-2", "role": "compute"}]}
     with pytest.raises(ConfigError, match="Did you mean 'worker-group-1'"):
         from_values(values, "x", (), hyperpod.platform_values(resources, provisioning))
+
+
+STRANGE = [
+    ({"a": "b"}, r"groups: \{'a': 'b'\} is not a list"),
+    ("", "groups: '' is not a list"),
+    ([5], r"groups\[3\]: 5 is not a mapping"),
+    ([{"name": "worker-group-1"}, {"name": "worker-group-1"}], "groups: 'worker-group-1' twice"),
+]
+
+
+@pytest.mark.parametrize(("groups", "message"), STRANGE)
+def test_groups_of_the_file_are_not_dropped(groups: Any, message: str, tmp_path: Path) -> None:
+    part = platform(tmp_path, RESOURCES, PARAMETERS)
+    with pytest.raises(ConfigError, match=message):
+        from_values({"groups": groups}, "x", (), part)
 
 
 CFNCONFIG = """# written by ParallelCluster
@@ -254,6 +349,8 @@ USER_DATA: dict[str, bytes] = {
     "mime": MIME.encode(),
     "file": written(CLUSTER).encode(),
     "base64": written(base64.b64encode(CLUSTER.encode()).decode(), "b64").encode(),
+    "base64 in lines": written(base64.encodebytes(CLUSTER.encode()).decode(), "base64").encode(),
+    "beside modes": f"{CONFIG}write_files: [{{path: /x, permissions: 0644}}]\n".encode(),
     "packed": written(gzip.compress(CLUSTER.encode()), "gzip").encode(),
 }
 
@@ -271,7 +368,33 @@ NO_USER_DATA = [
     b"#cloud-config\nx: [",
     b"\x1f\x8bno gzip",
     b"\xff\xfe",
+    *(
+        f"#cloud-config\n{line}\n".encode()
+        for line in (
+            *("write_files: 5", "write_files: abc", "write_files: [x]", "write_files: [null]"),
+            *("write_files: {a: b}", "muster: " + "[" * 3000, "muster: !!timestamp x"),
+            *("muster: [a]", "muster: {1: 2}", "muster: 5", "a: !!bool maybe"),
+        )
+    ),
+    written(base64.b64encode(CLUSTER.encode()).decode().replace("\n", "") + "!", "b64").encode(),
+    written("!" + base64.b64encode(CLUSTER.encode()).decode(), "base64").encode(),
+    written(CLUSTER, "rot13").encode(),
+    written("- a\n").encode(),
 ]
+TRAPS = [
+    ("#cloud-config\nmuster: {name: a,\n  name: b}\n", "line 3 of its part: key 'name' stands"),
+    ("#cloud-config\nmuster: &a {slurm: *a}\n", "line 2 of its part: a value contains itself"),
+    ("#cloud-config\nmuster: {a: 1}\nmuster: {a: 2}\n", "line 3 of its part: 'muster' stands"),
+    (written("name: a\nname: b\n"), "line 2 of its part: key 'name' stands there twice"),
+    (written("gid: 02000\n"), "line 1 of its part: 02000 is read as octal"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), TRAPS)
+def test_traps_of_yaml_in_user_data(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        cloud_init.read_user_data(put(tmp_path, "user-data.txt", text))
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("data", NO_USER_DATA, ids=range(len(NO_USER_DATA)))
@@ -293,3 +416,23 @@ def test_describe_prints_and_says_what_is_wrong(
     assert "Did you mean 'lost_after_s'?" in capsys.readouterr().err
     assert main(["describe"]) == 64
     assert main(["describe", "--resource-config", str(tmp_path / "none")]) == 65
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["c.yaml", "--provisioning", "p"], "--provisioning: says nothing alone"),
+        (["--resource-config", "r", "--cfnconfig", "c"], "--cfnconfig: is ParallelCluster's"),
+        (["c.yaml", "--user-data", "u"], "--user-data: says what 'c.yaml' says, too"),
+        (["./d=1.yaml", "e.yaml"], "'e.yaml' is one file too many"),
+    ],
+)
+def test_nothing_that_is_named_goes_unread(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["describe", *words]) == 64
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_may_have_an_equals_sign(tmp_path: Path) -> None:
+    assert main(["describe", str(put(tmp_path, "d=1.yaml", CLUSTER)), "slurm.kill_wait_s=9"]) == 0
