@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from muster.argument_types import above_zero, count, finite, from_zero
+
 # As healthcheck.registry.MODES, which is imported only when a check runs; a test compares them.
 MODES = ("gate", "periodic", "return", "prolog", "epilog", "suspect", "deep", "pair")
 
@@ -45,9 +47,9 @@ def _add_check(verbs: argparse._SubParsersAction[Any]) -> None:
         help="a folder that must be shared and writable; may be given again",
     )  # fmt: skip
     parser.add_argument(
-        "--reference-time", metavar="UNIX", type=float, help="the right time, to test the clock"
+        "--reference-time", metavar="UNIX", type=finite, help="the right time, to test the clock"
     )
-    parser.add_argument("--since", metavar="UNIX", type=float,
+    parser.add_argument("--since", metavar="UNIX", type=finite,
                         help="kernel lines before this time do not count")  # fmt: skip
     parser.add_argument("--node-root", metavar="DIR", type=Path, default=Path("/"),
                         help="this folder stands for / (for tests)")  # fmt: skip
@@ -57,7 +59,7 @@ def _add_check(verbs: argparse._SubParsersAction[Any]) -> None:
 def _add_watch(verbs: argparse._SubParsersAction[Any]) -> None:
     parser = verbs.add_parser("watch", help="on the controller: replace and return drained nodes")
     parser.add_argument("--once", action="store_true", help="one round, then exit")
-    parser.add_argument("--interval", metavar="S", type=float, default=5.0, help="seconds (5)")
+    parser.add_argument("--interval", metavar="S", type=above_zero, default=5.0, help="seconds (5)")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
     parser.add_argument("--log", metavar="FILE", type=Path, help="JSON lines (actions.jsonl)")
     parser.add_argument("--state", metavar="FILE", type=Path, help="where phases are kept")
@@ -67,9 +69,9 @@ def _add_watch(verbs: argparse._SubParsersAction[Any]) -> None:
 def _add_burn_in(verbs: argparse._SubParsersAction[Any]) -> None:
     parser = verbs.add_parser("burn-in", help="test nodes hard before jobs get them")
     parser.add_argument("--nodes", metavar="LIST", help="n[1-16]; default: all of the cluster")
-    parser.add_argument("--rounds", metavar="N", type=int, default=3,
+    parser.add_argument("--rounds", metavar="N", type=count, default=3,
                         help="of pairs, with new partners each time (3)")  # fmt: skip
-    parser.add_argument("--wait", metavar="S", type=float, default=3600.0,
+    parser.add_argument("--wait", metavar="S", type=from_zero, default=3600.0,
                         help="for jobs that still run on a node (3600)")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="say which nodes, test none")
     parser.set_defaults(func=_burn_in, verb="burn-in")

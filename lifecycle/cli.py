@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from muster.argument_types import from_zero
 from muster.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
     create.add_argument("--only", action="append", default=[], metavar="STEP")
     create.add_argument("--list", action="store_true", help="only list this node's steps")
     create.add_argument("--node", help="which node this machine is; its addresses say otherwise")
-    create.add_argument("--wait-s", type=float, default=300.0, help="for network and platform")
+    create.add_argument("--wait-s", type=from_zero, default=300.0, help="for network and platform")
     create.add_argument("--steps", type=Path, default=Path(__file__).parent / "steps")
     create.add_argument("--state", type=Path, default=Path("/var/lib/muster/create"))
     create.add_argument("--logs", type=Path, default=Path("/var/log/muster/create"))

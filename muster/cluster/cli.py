@@ -10,6 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from muster.argument_types import above_zero, count, from_zero
 from muster.cluster import people
 from muster.cluster.cluster import BREAKS, HEAD_VERBS, UP_TIMEOUT_S, VERBS, LocalCluster
 from muster.cluster.shape import Shape, setting
@@ -31,10 +32,10 @@ def add_parser(subparsers: Any) -> None:
 def _add_verbs(verbs: Any) -> None:
     default = Shape()
     up = _verb(verbs, "up", _up, "bring it up; returns when all nodes are idle")
-    up.add_argument("--nodes", type=int, default=default.nodes, help="default %(default)s")
+    up.add_argument("--nodes", type=count, default=default.nodes, help="default %(default)s")
     up.add_argument("--gpus", type=int, default=default.gpus, help="fake H100s per node")
-    up.add_argument("--cpus", type=int, default=default.cpus, help="CPUs per node")
-    up.add_argument("--boot-s", type=float, default=default.boot_s, help="duration of a boot")
+    up.add_argument("--cpus", type=count, default=default.cpus, help="CPUs per node")
+    up.add_argument("--boot-s", type=from_zero, default=default.boot_s, help="duration of a boot")
     up.add_argument("--set", action="append", default=[], metavar="Key=Value", dest="settings")
     up.add_argument(
         "--prolog", action="store_true", help="check nodes in Slurm's prolog and epilog"
@@ -53,7 +54,7 @@ def _add_verbs(verbs: Any) -> None:
         help="with --created: MariaDB and slurmdbd on the head",
     )
     up.add_argument("--owner-pid", type=int, help="end the cluster when this process ends")
-    up.add_argument("--timeout-s", type=float, default=UP_TIMEOUT_S)
+    up.add_argument("--timeout-s", type=above_zero, default=UP_TIMEOUT_S)
     down = _verb(verbs, "down", _down, "end it and remove its files")
     down.add_argument("--keep-logs", action="store_true")
     create = _verb(verbs, "create", _create, "run lifecycle/on_create.sh on created machines")

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Optional
 
+from muster.argument_types import above_zero
 from muster.errors import MusterError, UnavailableError
 from muster.site import load_site
 
@@ -42,7 +43,7 @@ def add_parser(subparsers: Any) -> None:
     fetch = verbs.add_parser("import", help="an image of a registry, into a .sqsh file")
     fetch.add_argument("reference", metavar="IMAGE", help="docker://REGISTRY#IMAGE:TAG")
     _add_target(fetch)
-    fetch.add_argument("--size-gib", type=float, default=20.0, help="of the file; default: 20")
+    fetch.add_argument("--size-gib", type=above_zero, default=20.0, help="of the file; default: 20")
     fetch.set_defaults(verb="image import", func=_import)
 
     check = verbs.add_parser("check", help="will Enroot and Pyxis start it as meant?")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
+from muster.argument_types import above_zero
 from muster.errors import ConfigError, DataError, UnavailableError
 
 FILES = ("slurm.conf", "muster.conf", "gres.conf", "cgroup.conf", "topology.conf", "plugstack.conf")
@@ -41,7 +42,7 @@ def add_parser(subparsers: Any) -> None:
     render = verbs.choices["render"]
     render.add_argument("--print", action="store_true", dest="print_", help="write nothing")
     check = verbs.choices["check"]
-    check.add_argument("--limit-s", type=float, default=60.0, help="default %(default)s")
+    check.add_argument("--limit-s", type=above_zero, default=60.0, help="default %(default)s")
 
 
 def _rendered(args: argparse.Namespace) -> tuple[Any, Path, Files, Files]:

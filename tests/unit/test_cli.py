@@ -52,8 +52,20 @@ def test_what_a_terminal_cannot_show_is_printed_with_backslashes() -> None:
         ["guard", "--run-dir", "/x", "--job", "1", "--restart", "one"],
         ["check", "--when", "never"],
         ["cluster", "fly"],
+        *(["create", "--wait-s", text] for text in ("nan", "inf", "-1", "x")),
+        *(["image", "import", "x", "--output", "y", f"--size-gib={n}"] for n in ("nan", -5, 0)),
+        ["slurm-conf", "check", "--limit-s", "0"],
+        *(["cluster", "up", f"--{name}=0"] for name in ("nodes", "cpus", "timeout-s")),
+        ["cluster", "up", "--nodes", "9" * 5000],
+        ["cluster", "up", "--boot-s", "nan"],
+        ["watch", "--interval", "nan"],
+        ["watch", "--interval", "0"],
+        ["burn-in", "--rounds", "0"],
+        ["burn-in", "--wait", "-1"],
+        ["check", "--since", "nan"],
+        ["check", "--reference-time", "inf"],
     ],
-    ids=" ".join,
+    ids=lambda words: " ".join(words)[:40],
 )
 def test_wrong_words_are_one_line_and_64(
     words: list[str], capsys: pytest.CaptureFixture[str]

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STANDARD = frozenset(sys.stdlib_module_names)
 ERRORS_AND_PROCESS = ("muster.errors", "muster.process")
 NOUNS = (
-    *(*ERRORS_AND_PROCESS, "muster.strict_yaml", "muster.config"),
+    *(*ERRORS_AND_PROCESS, "muster.argument_types", "muster.strict_yaml", "muster.config"),
     *("muster.site", "muster.recipe", "muster.slurm"),
 )
 
@@ -26,12 +26,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "muster": (),  # the package itself stays empty: the part of resume below imports nothing of it
     "muster.errors": (),
     "muster.process": ("muster.errors",),
+    "muster.argument_types": (),
     "muster.strict_yaml": (),
     "muster.config": NOUNS,
     "muster.site": NOUNS,
     "muster.recipe": NOUNS,
     "muster.slurm": NOUNS,
-    "muster.cluster": ERRORS_AND_PROCESS,
+    "muster.cluster": (*ERRORS_AND_PROCESS, "muster.argument_types"),
     "muster.image": NOUNS,
     "healthcheck": NOUNS,
     "resume": (
