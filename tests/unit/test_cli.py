@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.cli import ALONE, MODULES, main
+from muster.cli import ALONE, MODULES, build_parser, main
 from tests.harness.checkpoints import publish
 from tests.harness.programs import Scontrol
 
@@ -42,16 +42,6 @@ def test_what_a_terminal_cannot_show_is_printed_with_backslashes() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        [],
-        ["fly"],
-        ["--fly"],
-        ["run", "--fly"],
-        ["verify"],
-        ["report"],
-        ["guard"],
-        ["guard", "--run-dir", "/x", "--job", "1", "--restart", "one"],
-        ["check", "--when", "never"],
-        ["cluster", "fly"],
         *(["create", "--wait-s", text] for text in ("nan", "inf", "-1", "x")),
         *(["image", "import", "x", "--output", "y", f"--size-gib={n}"] for n in ("nan", -5, 0)),
         ["slurm-conf", "check", "--limit-s", "0"],
@@ -66,6 +56,31 @@ def test_what_a_terminal_cannot_show_is_printed_with_backslashes() -> None:
         ["check", "--reference-time", "inf"],
     ],
     ids=lambda words: " ".join(words)[:40],
+)
+def test_a_wrong_number_is_one_line_and_64(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        build_parser().parse_args(words)  # and not main: without the rule this would do something
+    assert caught.value.code == 64
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["fly"],
+        ["--fly"],
+        ["run", "--fly"],
+        ["verify"],
+        ["report"],
+        ["guard"],
+        ["guard", "--run-dir", "/x", "--job", "1", "--restart", "one"],
+        ["check", "--when", "never"],
+        ["cluster", "fly"],
+    ],
+    ids=" ".join,
 )
 def test_wrong_words_are_one_line_and_64(
     words: list[str], capsys: pytest.CaptureFixture[str]
