@@ -32,7 +32,7 @@ from lifecycle.description.rules import (
 from muster.errors import ConfigError
 
 _OPTION = re.compile(r"[^\s,]+")
-_LUSTRE = re.compile(r"\S+@\w+:/\S*")
+_LUSTRE = re.compile(r"\S+@[A-Za-z0-9]+:/\S*")
 _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 _MOST_MIB = 2**40
 _LONGEST_S = 2**31 - 1
@@ -107,6 +107,8 @@ def _check_size(group: model.Group, num_nodes: int, here: str) -> None:
         raise ConfigError(f"{here}: spares", what, "give 0 or more, and fewer than there are nodes")
     if group.hardware is not None:
         _check_hardware(group.hardware, f"{here}: hardware")
+    if group.instance_type is not None:
+        word(group.instance_type, f"{here}: instance_type")
     for feature in group.features:
         name(feature, f"{here}: features")
 
@@ -186,8 +188,7 @@ def _check_mounts(description: Description, where: str) -> None:
         one_of(mount.kind, model.MOUNT_KINDS, f"{here}: kind")
         for role in mount.roles:
             one_of(role, model.ROLES, f"{here}: roles")
-        if mount.wait_s < 1:
-            raise ConfigError(f"{here}: wait_s", f"{mount.wait_s} is below 1", "wait_s: 300")
+        within(mount.wait_s, 1, _LONGEST_S, f"{here}: wait_s")
         if mount.min_size_tb is not None and not mount.min_size_tb > 0:
             what = f"{mount.min_size_tb:g} is not above 0"
             raise ConfigError(f"{here}: min_size_tb", what, "leave it out")

@@ -7,7 +7,7 @@ from typing import Optional
 
 from lifecycle.description import model
 from lifecycle.description.model import Description
-from lifecycle.description.rules import UINT16, absolute, one_of, port_number, unique, within
+from lifecycle.description.rules import UINT16, absolute, one_of, port_number, unique, within, word
 from muster.errors import ConfigError
 
 
@@ -20,11 +20,12 @@ def check_extras(description: Description, where: str) -> None:
     _check_containers(description.containers, f"{where}: containers")
     _check_monitoring(description.monitoring, f"{where}: monitoring")
     _check_fabric(description.fabric, f"{where}: fabric")
+    word(description.health.profile, f"{where}: health: profile")
     for server in description.time_servers:
         if not re.fullmatch(r"[A-Za-z0-9.:-]+", server):
             raise ConfigError(f"{where}: time_servers", f"'{server}' is no host", "169.254.169.123")
     for package in description.packages:
-        if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]+(=[\w.+:~-]+)?", package):
+        if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]+(=[A-Za-z0-9.+:~-]+)?", package):
             raise ConfigError(f"{where}: packages", f"'{package}' is no package", "packages: [jq]")
     for file, checksum in description.checksums.items():
         if not re.fullmatch(r"[0-9a-fA-F]{64}", checksum):
@@ -50,7 +51,7 @@ def _check_containers(containers: model.Containers, where: str) -> None:
 
 
 def _check_version(version: Optional[str], where: str) -> None:
-    if version is not None and not re.fullmatch(r"\d+(\.\d+){1,3}", version):
+    if version is not None and not re.fullmatch(r"[0-9]+(\.[0-9]+){1,3}", version):
         raise ConfigError(where, f"'{version}' is no version", "write it like '4.1.2'")
 
 
