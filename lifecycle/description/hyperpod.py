@@ -9,14 +9,24 @@ platform's future and do not matter, unless they are nearly a known one of the p
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+from lifecycle.description.json_values import (
+    known_one,
+    list_of,
+    list_or_none,
+    mapping,
+    mapping_or_none,
+    read_object,
+    text,
+    text_or_none,
+    texts,
+)
 from lifecycle.description.rules import unique
-from muster.errors import ConfigError, DataError, did_you_mean
+from muster.errors import ConfigError, did_you_mean
 
 RESOURCE_CONFIG = Path("/opt/ml/config/resource_config.json")
 _ROLE_OF = {"Controller": "head", "Login": "login", "Compute": "compute"}
@@ -83,12 +93,12 @@ def read_resource_config(path: Path) -> ResourceConfig:
         DataError: missing or not JSON.
         ConfigError: a key that is needed is missing or has another form than ever seen.
     """
-    values = _read(path)
+    values = read_object(path)
     where = str(path)
-    cluster = _mapping(values.get("ClusterConfig"), f"{where}: ClusterConfig")
-    slurm = _mapping_or_none(values.get("SlurmConfig"), f"{where}: SlurmConfig")
-    orchestrator = _mapping_or_none(values.get("Orchestrator"), f"{where}: Orchestrator")
-    under = _mapping_or_none(orchestrator.get("Slurm"), f"{where}: Orchestrator: Slurm")
+    cluster = mapping(values.get("ClusterConfig"), f"{where}: ClusterConfig")
+    slurm = mapping_or_none(values.get("SlurmConfig"), f"{where}: SlurmConfig")
+    orchestrator = mapping_or_none(values.get("Orchestrator"), f"{where}: Orchestrator")
+    under = mapping_or_none(orchestrator.get("Slurm"), f"{where}: Orchestrator: Slurm")
     strategy = next(
         (
             place.get("SlurmConfigStrategy")
@@ -98,16 +108,16 @@ def read_resource_config(path: Path) -> ResourceConfig:
         None,
     )
     if strategy is not None:
-        _one_of(strategy, STRATEGIES, f"{where}: SlurmConfigStrategy")
-    primary = _text_or_none(slurm.get("PrimaryControllerIp"), f"{where}: PrimaryControllerIp")
-    secondary = _texts(slurm.get("SecondaryControllerIps"), f"{where}: SecondaryControllerIps")
+        known_one(strategy, STRATEGIES, f"{where}: SlurmConfigStrategy")
+    primary = text_or_none(slurm.get("PrimaryControllerIp"), f"{where}: PrimaryControllerIp")
+    secondary = texts(slurm.get("SecondaryControllerIps"), f"{where}: SecondaryControllerIps")
     groups = [
         _group(item, f"{where}: InstanceGroups[{i}]")
-        for i, item in enumerate(_list(values.get("InstanceGroups"), f"{where}: InstanceGroups"))
+        for i, item in enumerate(list_of(values.get("InstanceGroups"), f"{where}: InstanceGroups"))
     ]
     unique((group.name for group in groups), f"{where}: InstanceGroups")
     return ResourceConfig(
-        cluster=_text(cluster.get("ClusterName"), f"{where}: ClusterConfig: ClusterName"),
+        cluster=text(cluster.get("ClusterName"), f"{where}: ClusterConfig: ClusterName"),
         groups=groups,
         controllers=[*([primary] if primary else []), *secondary],
         strategy=strategy,
@@ -121,24 +131,24 @@ def read_provisioning(path: Path) -> Provisioning:
         DataError: missing or not JSON.
         ConfigError: a key is missing, misspelt, or has a wrong value.
     """
-    values, where = _read(path), str(path)
+    values, where = read_object(path), str(path)
     _refuse_misspelt(values, _KEYS, where)
     manager = values.get("workload_manager", "slurm")
-    _one_of(manager, ["slurm"], f"{where}: workload_manager")
+    known_one(manager, ["slurm"], f"{where}: workload_manager")
     workers: list[tuple[str, Optional[str]]] = []
-    for i, item in enumerate(_list_or_none(values.get("worker_groups"), f"{where}: worker_groups")):
+    for i, item in enumerate(list_or_none(values.get("worker_groups"), f"{where}: worker_groups")):
         here = f"{where}: worker_groups[{i}]"
-        worker = _mapping(item, here)
+        worker = mapping(item, here)
         _refuse_misspelt(worker, _WORKER_KEYS, here)
-        name = _text(worker.get("instance_group_name"), f"{here}.instance_group_name")
-        partition = _text_or_none(worker.get("partition_name"), f"{here}.partition_name")
+        name = text(worker.get("instance_group_name"), f"{here}.instance_group_name")
+        partition = text_or_none(worker.get("partition_name"), f"{here}.partition_name")
         workers.append((name, partition))
-    controller = _text(values.get("controller_group"), f"{where}: controller_group")
-    login = _text_or_none(values.get("login_group"), f"{where}: login_group")
+    controller = text(values.get("controller_group"), f"{where}: controller_group")
+    login = text_or_none(values.get("login_group"), f"{where}: login_group")
     named = [controller, *([login] if login else []), *(name for name, _ in workers)]
     unique(named, f"{where}: controller_group, login_group, worker_groups")
     here = f"{where}: slurm_configurations"
-    database = _mapping_or_none(values.get("slurm_configurations"), here)
+    database = mapping_or_none(values.get("slurm_configurations"), here)
     _refuse_misspelt(database, _DATABASE_KEYS, here)
     shared = database.get("slurm_shared_directory")
     return Provisioning(
@@ -147,7 +157,7 @@ def read_provisioning(path: Path) -> Provisioning:
         workers=dict(workers),
         mounts=_mounts_of_parameters(values, where),
         database=_database(database, here) if database else None,
-        shared_dir=_text_or_none(shared, f"{here}: slurm_shared_directory"),
+        shared_dir=text_or_none(shared, f"{here}: slurm_shared_directory"),
     )
 
 
@@ -170,7 +180,7 @@ def platform_values(
     if provisioning is not None:
         wanted = [provisioning.controller, *provisioning.workers]
         for name in [*wanted, *([provisioning.login] if provisioning.login else [])]:
-            _one_of(name, names, "provisioning_parameters.json: a group of resource_config.json")
+            known_one(name, names, "provisioning_parameters.json: a group of resource_config.json")
     roles = {group.name: _role(group, provisioning, names) for group in resources.groups}
     partitions: dict[str, list[str]] = {}
     for group in resources.groups:
@@ -232,17 +242,17 @@ def _role(group: InstanceGroup, provisioning: Optional[Provisioning], names: lis
 
 
 def _group(value: Any, where: str) -> InstanceGroup:
-    group = _mapping(value, where)
-    slurm = _mapping_or_none(group.get("SlurmConfig"), f"{where}: SlurmConfig")
+    group = mapping(value, where)
+    slurm = mapping_or_none(group.get("SlurmConfig"), f"{where}: SlurmConfig")
     node_type = slurm.get("NodeType")
     if node_type is not None:
-        _one_of(node_type, _ROLE_OF, f"{where}: SlurmConfig: NodeType")
-    partitions = _texts(slurm.get("PartitionNames"), f"{where}: SlurmConfig: PartitionNames")
+        known_one(node_type, _ROLE_OF, f"{where}: SlurmConfig: NodeType")
+    partitions = texts(slurm.get("PartitionNames"), f"{where}: SlurmConfig: PartitionNames")
     unique(partitions, f"{where}: SlurmConfig: PartitionNames")
-    instances = _list_or_none(group.get("Instances"), f"{where}: Instances")
+    instances = list_or_none(group.get("Instances"), f"{where}: Instances")
     return InstanceGroup(
-        name=_text(group.get("Name") or group.get("InstanceGroupName"), f"{where}: Name"),
-        instance_type=_text_or_none(group.get("InstanceType"), f"{where}: InstanceType"),
+        name=text(group.get("Name") or group.get("InstanceGroupName"), f"{where}: Name"),
+        instance_type=text_or_none(group.get("InstanceType"), f"{where}: InstanceType"),
         instances=[_instance(item, f"{where}: Instances[{i}]") for i, item in enumerate(instances)],
         role=_ROLE_OF[node_type] if node_type is not None else None,
         partitions=partitions,
@@ -251,14 +261,14 @@ def _group(value: Any, where: str) -> InstanceGroup:
 
 
 def _instance(value: Any, where: str) -> Instance:
-    instance = _mapping(value, where)
-    address = _text(
+    instance = mapping(value, where)
+    address = text(
         instance.get("CustomerIpAddress") or instance.get("AgentIpAddress"),
         f"{where}: CustomerIpAddress",
     )
     return Instance(
         name=f"ip-{address.replace('.', '-').replace(':', '-')}",
-        instance_id=_text_or_none(instance.get("InstanceId"), f"{where}: InstanceId") or "",
+        instance_id=text_or_none(instance.get("InstanceId"), f"{where}: InstanceId") or "",
         address=address,
     )
 
@@ -266,29 +276,29 @@ def _instance(value: Any, where: str) -> Instance:
 def _mounts_of_group(group: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     mounts = []
     storage = group.get("InstanceStorageConfigs")
-    for i, item in enumerate(_list_or_none(storage, f"{where}: InstanceStorageConfigs")):
+    for i, item in enumerate(list_or_none(storage, f"{where}: InstanceStorageConfigs")):
         here = f"{where}: InstanceStorageConfigs[{i}]"
         for key, kind, default in (
             ("FsxLustreConfig", "lustre", "/fsx"),
             ("FsxOpenZfsConfig", "openzfs", "/home"),
         ):
             at = f"{here}: {key}"
-            config = _mapping_or_none(_mapping(item, here).get(key), at)
+            config = mapping_or_none(mapping(item, here).get(key), at)
             if config:
-                dns = _text(config.get("DnsName"), f"{at}: DnsName")
-                path = _text_or_none(config.get("MountPath"), f"{at}: MountPath") or default
-                name = _text_or_none(config.get("MountName"), f"{at}: MountName")
+                dns = text(config.get("DnsName"), f"{at}: DnsName")
+                path = text_or_none(config.get("MountPath"), f"{at}: MountPath") or default
+                name = text_or_none(config.get("MountName"), f"{at}: MountName")
                 mounts.append(_mount(kind, path, dns, name))
     return mounts
 
 
 def _mounts_of_parameters(values: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     mounts = []
-    lustre = _text_or_none(values.get("fsx_dns_name"), f"{where}: fsx_dns_name")
+    lustre = text_or_none(values.get("fsx_dns_name"), f"{where}: fsx_dns_name")
     if lustre:
-        name = _text(values.get("fsx_mountname"), f"{where}: fsx_mountname")
+        name = text(values.get("fsx_mountname"), f"{where}: fsx_mountname")
         mounts.append(_mount("lustre", "/fsx", lustre, name))
-    zfs = _text_or_none(values.get("fsx_openzfs_dns_name"), f"{where}: fsx_openzfs_dns_name")
+    zfs = text_or_none(values.get("fsx_openzfs_dns_name"), f"{where}: fsx_openzfs_dns_name")
     if zfs:
         mounts.append(_mount("openzfs", "/home", zfs, None))
     return mounts
@@ -301,11 +311,11 @@ def _mount(kind: str, path: str, dns: str, name: Optional[str]) -> dict[str, Any
 
 
 def _database(database: Mapping[str, Any], where: str) -> dict[str, Any]:
-    user = _text_or_none(database.get("slurm_database_user"), f"{where}: slurm_database_user")
-    secret = _text(database.get("slurm_database_secret_arn"), f"{where}: slurm_database_secret_arn")
+    user = text_or_none(database.get("slurm_database_user"), f"{where}: slurm_database_user")
+    secret = text(database.get("slurm_database_secret_arn"), f"{where}: slurm_database_secret_arn")
     return {
         "database": "external",
-        "host": _text(database.get("slurm_database_endpoint"), f"{where}: slurm_database_endpoint"),
+        "host": text(database.get("slurm_database_endpoint"), f"{where}: slurm_database_endpoint"),
         "user": user or "slurm",
         "password": {
             "command": [
@@ -314,64 +324,3 @@ def _database(database: Mapping[str, Any], where: str) -> dict[str, Any]:
             ]
         },
     }
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
-        json.dumps(value, ensure_ascii=False).encode()  # half a character, such as \ud800, is none
-    except FileNotFoundError:
-        raise DataError(str(path), "no such file", "wait for the platform, or name it") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(str(path), f"is no JSON: {error}", "correct or fetch it again") from None
-    return _mapping(value, str(path))
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError(f"one of the keys {', '.join(values)} stands there twice")
-    return values
-
-
-def _mapping(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ConfigError(where, f"{type(value).__name__} where an object belongs", "write {...}")
-    return value
-
-
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise ConfigError(where, f"{type(value).__name__} where a list belongs", "write [...]")
-    return value
-
-
-def _mapping_or_none(value: Any, where: str) -> dict[str, Any]:
-    return {} if value is None else _mapping(value, where)
-
-
-def _list_or_none(value: Any, where: str) -> list[Any]:
-    return [] if value is None else _list(value, where)
-
-
-def _texts(value: Any, where: str) -> list[str]:
-    return [_text(item, f"{where}[{i}]") for i, item in enumerate(_list_or_none(value, where))]
-
-
-def _text_or_none(value: Any, where: str) -> Optional[str]:
-    return None if value is None or value == "" else _text(value, where)
-
-
-def _text(value: Any, where: str) -> str:
-    if value is None or value == "":
-        raise ConfigError(where, "is missing or empty", "add it")
-    if not isinstance(value, str):
-        raise ConfigError(where, f"{type(value).__name__} where text belongs", 'write "..."')
-    return value
-
-
-def _one_of(value: Any, known: Iterable[str], where: str) -> None:
-    known = list(known)
-    if value not in known:
-        hint = did_you_mean(str(value), known)
-        raise ConfigError(where, f"'{value}' is unknown.{hint}", f"use one of {', '.join(known)}")

@@ -134,6 +134,10 @@ def storage(**configs: Any) -> dict[str, Any]:
     return {"InstanceStorageConfigs": [configs]}
 
 
+def workers_group(keys: dict[str, Any]) -> dict[str, Any]:
+    return changed(RESOURCES, lambda values: values["InstanceGroups"][2].update(keys))
+
+
 RESOURCE_FAULTS: list[tuple[Any, str]] = [
     ("{", "is no JSON"),
     ("[]", "list where an object belongs"),
@@ -158,7 +162,7 @@ RESOURCE_FAULTS: list[tuple[Any, str]] = [
         ),
         "'Worker' is unknown",
     ),
-    ('{"a": 1, "a": 2}', "one of the keys a stands there twice"),
+    ('{"a": 1, "a": 2}', "is no JSON: key 'a' stands there twice"),
     ('{"a": "\\ud800"}', "is no JSON: 'utf-8' codec can't encode"),
     ({**RESOURCES, "Orchestrator": "x"}, "Orchestrator: str where an object belongs"),
     ({**RESOURCES, "Orchestrator": {"Slurm": [1]}}, "Slurm: list where an object belongs"),
@@ -178,7 +182,7 @@ RESOURCE_FAULTS: list[tuple[Any, str]] = [
         "InstanceGroups: 'controller-group' twice",
     ),
     *(
-        (changed(RESOURCES, lambda r, keys=keys: r["InstanceGroups"][2].update(keys)), message)
+        (workers_group(keys), message)
         for keys, message in (
             ({"SlurmConfig": {"NodeType": ["Compute"]}}, "'['Compute']' is unknown"),
             ({"SlurmConfig": {"NodeType": ""}}, "'' is unknown"),
