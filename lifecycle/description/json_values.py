@@ -1,7 +1,7 @@
 """The values of a platform's JSON file: each of the kind that is read, or one line that says where.
 
-`or {}` and `str()` would take a list for nothing and a word for its letters. What is of another kind
-is a ConfigError; `where` is the place in the file, for its line.
+`or {}` and `str()` would take a list for nothing and a word for its letters. What is of another
+kind is a ConfigError; `where` is the place in the file, for its line.
 """
 
 from __future__ import annotations
