@@ -37,7 +37,9 @@ class ActionLog:
         if self._path is not None:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+                # A FIFO that nobody reads must not hold us.
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
+                fd = os.open(self._path, flags, 0o644)
             except OSError:
                 self._path = None
             else:
@@ -60,7 +62,7 @@ class ActionLog:
             self.write(event, node, why, **more)
 
     def _newest(self, node: str) -> Optional[dict[str, Any]]:
-        if self._path is None:
+        if self._path is None or not os.path.isfile(self._path):  # noqa: PTH113 - never raises
             return None
         try:
             with self._path.open("rb") as file:

@@ -7,12 +7,14 @@ whole, so a finding that is gone is gone from the file too.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 from healthcheck.finding import plain
 from healthcheck.output import Report
 from muster.errors import CreateError
+from muster.ordinary import require_ordinary
 
 STATUS = ("PASS", "WARN", "FAIL", "SKIP", "UNKNOWN")
 """The value of a status is its place here."""
@@ -45,16 +47,19 @@ def text(report: Report, now: float) -> str:
 
 
 def write(path: Path, report: Report, now: float) -> None:
-    """Replace the file.
+    """Replace the file; a link stays one.
 
     Raises:
-        CreateError: it cannot be written.
+        CreateError: it cannot be written, or is a device.
     """
+    require_ordinary(path, "name another file")
+    path = Path(os.path.realpath(path))
     draft = path.with_name(f".{path.name}.{os.getpid()}")  # no .prom at its end: not collected
     try:
         draft.write_text(text(report, now), encoding="utf-8")
         draft.chmod(0o644)
         draft.replace(path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink()
         raise CreateError(str(path), str(error.strerror), "name another file") from error

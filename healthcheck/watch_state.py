@@ -18,6 +18,7 @@ from typing import Any, get_args
 from healthcheck.job_rules import JobRecord
 from healthcheck.watch_records import Phase, Record, after_restart
 from muster.errors import CreateError, DataError, StorageError, TemporaryError
+from muster.ordinary import require_ordinary
 
 
 def default_path() -> Path:
@@ -31,14 +32,18 @@ def locked(path: Path) -> Iterator[None]:
 
     Raises:
         TemporaryError: another watch runs.
-        CreateError: the folder cannot be written.
+        CreateError: the folder cannot be written, or something else than a file is there.
     """
+    fix = "name another file: --state"
+    require_ordinary(path, fix)
+    for beside in (jobs_path(path), recounts_path(path)):
+        require_ordinary(beside, fix)
     lock = path.with_name(path.name + ".lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = lock.open("a+")
     except OSError as error:
-        raise CreateError(str(lock), str(error.strerror), "name another file: --state") from error
+        raise CreateError(str(lock), str(error.strerror), fix) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -77,6 +77,8 @@ def _one(path: Path, *, fix: bool) -> list[Finding]:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(str(path), reason, "name batch scripts that you can read") from None
     if fix and len(data) <= MAX_BYTES:
-        data = fixed(data, str(path), Path.cwd())
-        replace(path, data)
+        better = fixed(data, str(path), Path.cwd())
+        if better != data:
+            replace(path, better)
+        data = better
     return lint(data, str(path), Path.cwd())

@@ -8,6 +8,9 @@ import tempfile
 from pathlib import Path
 
 from muster.errors import CreateError
+from muster.ordinary import require_ordinary
+
+_FIX = "make room, or name a place that you can write"
 
 
 def replace(path: Path, data: bytes, mode: int = 0o644) -> bool:
@@ -16,9 +19,10 @@ def replace(path: Path, data: bytes, mode: int = 0o644) -> bool:
     A file that exists keeps its mode and owner, a symbolic link stays one.
 
     Raises:
-        CreateError: it cannot be written; what was there is still there.
+        CreateError: it cannot be written, or is a device; what was there is still there.
     """
     target = Path(os.path.realpath(path))
+    require_ordinary(path, _FIX)
     old = None
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -45,4 +49,4 @@ def replace(path: Path, data: bytes, mode: int = 0o644) -> bool:
 
 def _cannot(path: Path, error: OSError) -> CreateError:
     what = f"cannot be written ({error.strerror})"
-    return CreateError(str(path), what, "make room, or name a place that you can write")
+    return CreateError(str(path), what, _FIX)

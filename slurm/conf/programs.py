@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
 from pathlib import Path
 
@@ -51,10 +52,13 @@ def install(folder: Path, *, dry: bool = False) -> dict[Path, str]:
 
 
 def _state(path: Path, data: bytes) -> str:
+    if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises for a path that is too long
+        return "new"
     try:
-        same = path.read_bytes() == data and path.stat().st_mode & 0o7777 == _MODE
+        whole = path.is_file() and path.read_bytes() == data  # a FIFO would be waited for
+        same = whole and path.stat().st_mode & 0o7777 == _MODE
     except OSError:
-        return "new" if not path.exists() else "changed"
+        return "changed"
     return "unchanged" if same else "changed"
 
 

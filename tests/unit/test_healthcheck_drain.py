@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -207,3 +208,18 @@ def test_a_log_that_cannot_be_written_goes_to_stderr(
     (tmp_path / "file").write_text("")
     ActionLog(tmp_path / "file/actions.jsonl").write("drained", "n1", "why")
     assert json.loads(capsys.readouterr().err)["event"] == "drained"
+
+
+def test_a_log_that_is_a_fifo_is_written_while_somebody_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    ActionLog(path).write_once("drained", "n1", "why")
+    assert json.loads(os.read(reader, 1000))["event"] == "drained"
+    os.close(reader)
+    assert capsys.readouterr().err == ""
+    ActionLog(path).write_once("drained", "n1", "why")
+    assert json.loads(capsys.readouterr().err)["event"] == "drained"
+    assert path.is_fifo()

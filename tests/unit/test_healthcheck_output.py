@@ -102,6 +102,22 @@ def test_the_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
         prometheus.write(tmp_path / "gone/muster.prom", report(PASS), 1.0)
 
 
+def test_only_a_file_is_replaced_and_a_link_stays_one(tmp_path: Path) -> None:
+    fifo, link, file = tmp_path / "fifo", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(fifo)
+    link.symlink_to("file")
+    prometheus.write(link, report(PASS), 1.0)
+    assert link.is_symlink()
+    assert "muster_node_fit" in file.read_text()
+    for place in (fifo, tmp_path, Path("/")):
+        with pytest.raises(CreateError, match=r"is no ordinary file\. Fix: name another file"):
+            prometheus.write(place, report(PASS), 1.0)
+    assert fifo.is_fifo()
+    for length in (252, 5000):  # its draft has a longer name
+        with pytest.raises(CreateError, match="File name too long"):
+            prometheus.write(tmp_path / ("x" * length), report(PASS), 1.0)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "muster.prom"

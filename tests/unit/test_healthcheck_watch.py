@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from healthcheck.watch_records import (
     judge_verify,
 )
 from healthcheck.watch_rules import next_action
-from muster.errors import DataError, TemporaryError
+from muster.errors import CreateError, DataError, TemporaryError
 from muster.site import Site
 from muster.slurm import Node
 
@@ -335,6 +336,18 @@ def test_one_watch_at_a_time(tmp_path: Path) -> None:
         pass
     with watch_state.locked(path):
         pass
+
+
+@pytest.mark.parametrize("name", ["watch.json", "watch_jobs.json", "watch_recounts.json"])
+def test_what_is_no_file_is_no_state_and_stays(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with (
+        pytest.raises(CreateError, match=f"{name}: is no ordinary file. Fix: name another file"),
+        watch_state.locked(tmp_path / "watch.json"),
+    ):
+        pass
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).is_fifo()
 
 
 def test_nodes_that_fail_alike_are_left_alone_for_a_while() -> None:

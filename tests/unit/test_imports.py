@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 STANDARD = frozenset(sys.stdlib_module_names)
 ERRORS_AND_PROCESS = ("muster.errors", "muster.process")
 NOUNS = (
-    *(*ERRORS_AND_PROCESS, "muster.argument_types", "muster.strict_yaml", "muster.config"),
-    *("muster.site", "muster.recipe", "muster.slurm"),
+    *(*ERRORS_AND_PROCESS, "muster.ordinary", "muster.argument_types", "muster.strict_yaml"),
+    *("muster.config", "muster.site", "muster.recipe", "muster.slurm"),
 )
 
 # A module, or all below it -> what of ours it may import besides itself. The longest name rules.
@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "muster.process": ("muster.errors",),
     "muster.argument_types": (),
     "muster.strict_yaml": (),
+    "muster.ordinary": ("muster.errors",),
     "muster.config": NOUNS,
     "muster.site": NOUNS,
     "muster.recipe": NOUNS,

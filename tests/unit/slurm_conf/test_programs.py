@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -68,5 +69,16 @@ def test_a_place_that_cannot_be_written_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "muster").write_text("a file")
+    for folder in (tmp_path, tmp_path / ("x" * 256), tmp_path / ("x" * 5000)):
+        assert programs(folder) == 73
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_fifo_stays_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fifo = tmp_path / "muster" / "muster_health.sh"
+    fifo.parent.mkdir()
+    os.mkfifo(fifo)
+    assert programs(tmp_path, "--check") == 1
     assert programs(tmp_path) == 73
-    assert capsys.readouterr().err.count("\n") == 1
+    assert f"{fifo}: is no ordinary file" in capsys.readouterr().err
+    assert fifo.is_fifo()
