@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -79,7 +80,8 @@ class _Present(dict[str, Optional[str]]):
         """The text of a file."""
         if name not in self:
             try:
-                self[name] = (self.folder / name).read_text(encoding="utf-8")
+                # Not as text: an operator's \r\n stay what they are.
+                self[name] = (self.folder / name).read_bytes().decode("utf-8")
             except FileNotFoundError:
                 self[name] = None
             except (OSError, UnicodeDecodeError, ValueError) as error:
@@ -105,10 +107,10 @@ def _render(args: argparse.Namespace) -> int:
         text = wanted[name]
         if text is None:
             continue
-        new = present.get(name) is None
-        if replace(folder / name, text.encode()):
+        before = present.get(name)
+        if before != text and replace(folder / name, text.encode()):
             changed.append(name)
-            print(f"{folder / name}: {'new' if new else 'changed'}")
+            print(f"{folder / name}: {'new' if before is None else 'changed'}")
         else:
             print(f"{folder / name}: unchanged")
     if changed:
@@ -133,8 +135,8 @@ def _diff(args: argparse.Namespace) -> int:
     for name, text in wanted.items():
         before, after = present.get(name) or "", text or ""
         lines = difflib.unified_diff(
-            before.splitlines(keepends=True),
-            after.splitlines(keepends=True),
+            io.StringIO(before).readlines(),  # by \n alone, as Slurm reads it
+            io.StringIO(after).readlines(),
             str(folder / name),
             f"{folder / name} (rendered)",
         )

@@ -22,7 +22,7 @@ _NEW = f"""\
 Include {INCLUDE}
 """
 _INCLUDE = re.compile(r"include\s+(\S+)\s*$", re.IGNORECASE)
-_KEY = re.compile(r"([A-Za-z]\w*)\s*=\s*(\S*)")
+_KEY = re.compile(r'([A-Za-z]\w*)\s*=\s*("[^"]*"|\S*)')
 _LISTED = ("nodename", "partitionname", "slurmctldhost", "nodeset", "downnodes", "frontendname")
 _MOST_INCLUDES = 100
 
@@ -44,10 +44,15 @@ class Foreign:
     controllers: bool
 
 
+def _lines(text: str) -> list[str]:
+    """Lines as Slurm reads them: a newline alone ends one, a carriage return before it is none."""
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
 def logical_lines(text: str) -> Iterator[str]:
     """Lines without comments, continued ones joined, as Slurm reads them."""
     whole = ""
-    for line in text.splitlines():
+    for line in _lines(text):
         bare = re.sub(r"(?<!\\)#.*", "", line).rstrip()
         if bare.endswith("\\"):
             whole += bare[:-1] + " "
@@ -78,11 +83,12 @@ def foreign(text: str, read: Callable[[str], Optional[str]]) -> Foreign:
                     seen.add(include[1])
                     waiting += [found for found in [read(include[1])] if found is not None]
             elif match := _KEY.match(line):
-                keys.add(match[1].lower())
-                if match[1].lower() == "partitionname":
-                    partitions.add(match[2])
-                elif match[1].lower() == "nodename" and match[2].upper() != "DEFAULT":
-                    nodes.append(match[2])
+                key, value = match[1].lower(), match[2].strip('"')
+                keys.add(key)
+                if key == "partitionname":
+                    partitions.add(value)
+                elif key == "nodename" and value.upper() != "DEFAULT":
+                    nodes.append(value)
     controllers = "slurmctldhost" in keys
     return Foreign(
         frozenset(keys.difference(_LISTED)), frozenset(partitions), tuple(nodes), controllers
@@ -92,7 +98,7 @@ def foreign(text: str, read: Callable[[str], Optional[str]]) -> Foreign:
 def written_out(text: str, read: Callable[[str], Optional[str]], depth: int = 0) -> str:
     """slurm.conf with its includes in their places, but for ours; those that are missing stay."""
     lines = []
-    for line in text.splitlines():
+    for line in _lines(text):
         include = _INCLUDE.match(line.strip())
         ours = include is None or include[1].rpartition("/")[2] == INCLUDE or depth > 5
         found = None if include is None or ours else read(include[1])
@@ -130,7 +136,7 @@ def with_block(text: Optional[str], lines: Sequence[str], where: str) -> Optiona
         _, mark, after = rest.partition(END)
         if not mark:
             raise ConfigError(where, "muster's part ends before it begins", "remove both marks")
-        return before + block + after.removeprefix("\n")
+        return before + block + after.removeprefix("\r").removeprefix("\n")
     if not block:
         return text
     return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{block}"

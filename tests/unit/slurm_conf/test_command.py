@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,40 @@ def test_print_writes_nothing(etc: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert conf("render", str(ON_PREMISES), etc, "--print") == 0
     assert f"##### {etc}/muster.conf\n" in capsys.readouterr().out
     assert list(etc.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device files")
+def test_a_device_stays_one(etc: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    null = etc.parent / "null"
+    os.mknod(null, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    (etc / "cgroup.conf").symlink_to(null)
+    assert conf("render", str(ON_PREMISES), etc) == 73
+    assert f"{etc}/cgroup.conf: is no ordinary file. Fix: " in capsys.readouterr().err
+    assert conf("render", str(ON_PREMISES), etc, "slurm.cgroup=false") == 0
+    assert f"{etc}/cgroup.conf: unchanged\n" in capsys.readouterr().out
+    assert null.is_char_device()
+
+
+def test_an_operators_line_ends_stay(etc: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    theirs = {"slurm.conf": b"# a\r\nKillWait=9\r\n", "gres.conf": b"# a\rb\n\r\n# c"}
+    for name, data in theirs.items():
+        (etc / name).write_bytes(data)
+    for word in ("changed", "unchanged"):
+        assert conf("render", str(ON_PREMISES), etc) == 0
+        assert f"{etc}/slurm.conf: {word}\n" in capsys.readouterr().out
+    assert (etc / "slurm.conf").read_bytes() == b"Include muster.conf\n" + theirs["slurm.conf"]
+    assert (etc / "gres.conf").read_bytes().startswith(theirs["gres.conf"] + b"\n# >>> muster")
+    assert "# KillWait: slurm.conf has its own" in (etc / "muster.conf").read_text()
+
+
+def test_a_block_with_other_line_ends_is_replaced(
+    etc: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert conf("render", str(ON_PREMISES), etc) == 0
+    before = (etc / "gres.conf").read_bytes()
+    (etc / "gres.conf").write_bytes(before.replace(b"\n", b"\r\n"))
+    assert conf("render", str(ON_PREMISES), etc) == 0
+    assert (etc / "gres.conf").read_bytes() == before
 
 
 @pytest.mark.parametrize(

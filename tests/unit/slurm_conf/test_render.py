@@ -240,6 +240,23 @@ def test_lines_of_an_operator_win_and_stay() -> None:
     assert rendered(described(), present={**present, **found}) == found
 
 
+def test_quotes_of_an_operator_are_no_part_of_a_name() -> None:
+    own = 'PartitionName="main" Nodes=x State=DOWN\nNodeName="old[1-2]" CPUs=4\n'
+    assert (
+        "\n# main: slurm.conf has its own\n"
+        in (rendered(described(), present={"slurm.conf": own})["muster.conf"])
+    )
+    with pytest.raises(ConfigError, match=r"NodeName=n\[4-5\]: node 'n4' is in cluster.yaml"):
+        rendered(described(), present={"slurm.conf": 'NodeName = "n[4-5]" CPUs=1\n'})
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\x85", "\f", "\v", "\r"])
+def test_only_a_newline_ends_a_line(mark: str) -> None:
+    text = f"# a{mark}KillWait=9\n"
+    assert "KillWait" in keys(rendered(described(), present={"slurm.conf": text})["muster.conf"])
+    assert owned.written_out(text, lambda _: None) == text
+
+
 def test_a_node_of_both_is_one_line() -> None:
     with pytest.raises(ConfigError, match=r"NodeName=n\[4-5\]: node 'n4' is in cluster.yaml"):
         rendered(described(), present={"slurm.conf": "NodeName=n[4-5] CPUs=1\n"})
@@ -270,7 +287,9 @@ def test_a_damaged_block_is_left_alone(text: str) -> None:
 
 def test_logical_lines() -> None:
     text = "A=1 # c\n#B=2\nC=\\\n3\n\n  D=4  \nE=5\\"
-    assert list(owned.logical_lines(text)) == ["A=1", "C= 3", "D=4", "E=5"]
+    for end in ("\n", "\r\n"):
+        lines = list(owned.logical_lines(text.replace("\n", end)))
+        assert lines == ["A=1", "C= 3", "D=4", "E=5"]
 
 
 def test_what_slurm_understood_otherwise() -> None:
