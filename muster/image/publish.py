@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Callable, Optional
 
 from muster.errors import CreateError, StorageError, TemporaryError
+from muster.ordinary import require_ordinary
 
 Make = Callable[[Path], None]
 """Makes the file in a folder on local disk under the given name."""
@@ -63,15 +65,13 @@ def publish(
         DataError: what is there, or was made, is not whole.
     """
     patience = patience or Patience()
-    if not target.parent.is_dir():
-        fix = f"mkdir -p {target.parent}"
-        raise CreateError(str(target.parent), "is no folder", fix)
+    _require_place(target)
     with _turn(target, patience) as mine:
         if target.exists():  # also: whoever held the lock before us has made it
             whole(target)
             return False
-        _sweep(local)
         try:
+            _sweep(local)
             folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_here()}-{os.getpid()}-", dir=local))
         except OSError as error:
             fix = "name a folder on local disk with --temp"
@@ -87,10 +87,37 @@ def publish(
         return True
 
 
+def _require_place(target: Path) -> None:
+    """Refuse, before anything is made, a name that the finished file could not get."""
+    fix = "choose another --output"
+    require_ordinary(target, fix)
+    if target.is_symlink() and not target.exists():
+        raise CreateError(str(target), "is a link that leads nowhere", fix)
+    if not target.parent.is_dir():
+        raise CreateError(str(target.parent), "is no folder", f"mkdir -p {target.parent}")
+    try:
+        _part(target, uuid.uuid4().hex).lstat()  # a longer name than that of the file
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise CreateError(str(target), error.strerror or str(error), fix) from None
+
+
+def _part(target: Path, mine: str) -> Path:
+    return target.with_name(f".{target.name}.{mine}.part")
+
+
+def _parts(target: Path) -> list[Path]:
+    """All of a target, and none of another: a name may have blanks, dots, * and [ in it."""
+    form = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{32}}\.part")
+    names = [entry.name for entry in os.scandir(target.parent)]
+    return [target.with_name(name) for name in names if form.fullmatch(name)]
+
+
 def _put(made: Path, target: Path, mine: str) -> None:
     """Copy beside the final name, then give it that name unless somebody has."""
-    part = target.with_name(f".{target.name}.{mine}.part")
-    for left in target.parent.glob(f".{target.name}.*.part"):
+    part = _part(target, mine)
+    for left in _parts(target):
         left.unlink(missing_ok=True)  # of a maker that has died
     require_free(target.parent, made.stat().st_size, "choose another --output")
     try:
@@ -206,7 +233,7 @@ def _wait(target: Path, patience: Patience) -> Optional[Path]:
 def _locks(target: Path) -> list[Path]:
     start = f".{target.name}.lock."
     names = [entry.name for entry in os.scandir(target.parent) if entry.name.startswith(start)]
-    return [target.with_name(name) for name in names if name[len(start) :].isdigit()]
+    return [target.with_name(name) for name in names if name[len(start) :].isdecimal()]
 
 
 def _number(lock: Path) -> int:

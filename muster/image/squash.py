@@ -114,13 +114,16 @@ def require_whole(path: Path) -> None:
     Raises:
         DataError: it is not.
     """
-    fix = f"rm {shlex.quote(str(path))}, then make it again"
+    name_it = "name a .sqsh file that you can read"
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise DataError(str(path), "is no ordinary file", name_it)
         with path.open("rb") as file:
             head = file.read(_HEAD)
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
-        raise DataError(str(path), error.strerror or str(error), fix) from error
+        raise DataError(str(path), error.strerror or str(error), name_it) from error
+    fix = f"rm {shlex.quote(str(path.absolute()))}, then make it again"
     if len(head) < _HEAD or head[:4] != _MAGIC:
         raise DataError(str(path), "is no squashfs", fix)
     (wanted,) = struct.unpack_from("<Q", head, 40)

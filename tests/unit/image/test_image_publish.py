@@ -172,11 +172,71 @@ def test_waiting_has_an_end(shared: Path, local: Path) -> None:
         publish(shared / "a.sqsh", write_squash, require_whole, local, patience)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("dangling", "is a link that leads nowhere"),
+        ("loop", "Too many levels of symbolic links"),
+        ("fifo", "is no ordinary file"),
+        ("folder", "is no ordinary file"),
+        ("..", "is no ordinary file"),
+        ("no/..", "is no folder"),
+        ("/", "is no ordinary file"),
+        ("fifo/a.sqsh", "Not a directory"),
+        ("x" * 217, "File name too long"),
+        ("x" * 256, "File name too long"),
+        ("x" * 5000, "File name too long"),
+        ("/".join(["x" * 100] * 60), "File name too long"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_name_that_no_file_can_get_is_refused_before_it_is_made(
+    shared: Path, local: Path, name: str, said: str
+) -> None:
+    (shared / "dangling").symlink_to("gone")
+    (shared / "loop").symlink_to("loop")
+    (shared / "folder").mkdir()
+    os.mkfifo(shared / "fifo")
+    before = sorted(shared.iterdir())
+
+    def make(_: Path) -> None:
+        raise AssertionError
+
+    with pytest.raises(CreateError, match=said):
+        publish(shared / name, make, require_whole, local, QUICK)
+    assert sorted(shared.iterdir()) == before
+
+
+def test_the_longest_name_is_published(shared: Path, local: Path) -> None:
+    assert publish(shared / ("x" * 216), write_squash, require_whole, local, QUICK)
+
+
+@pytest.mark.parametrize("name", ["[ab]*.sqsh", "a", "*"])
+def test_only_the_parts_of_the_same_name_go(shared: Path, local: Path, name: str) -> None:
+    left, theirs = f".{name}.{'0' * 32}.part", f".a.sqsh.{'1' * 32}.part"
+    for part in (left, theirs):
+        (shared / part).touch()
+    assert publish(shared / name, write_squash, require_whole, local, QUICK)
+    assert sorted(path.name for path in shared.iterdir()) == sorted([name, theirs])
+
+
+def test_only_a_file_is_to_be_removed(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shared)
+    os.mkfifo("fifo")
+    Path("-x.sqsh").write_text("no")
+    with pytest.raises(DataError, match=f"Fix: rm {shared}/-x.sqsh, then make it again"):
+        require_whole(Path("-x.sqsh"))
+    for name in ("/", "fifo", "..", "gone", "x" * 5000):
+        with pytest.raises(DataError, match=r"Fix: name a \.sqsh file that you can read"):
+            require_whole(Path(name))
+
+
 def test_no_folder_and_no_space(shared: Path, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CreateError, match="mkdir -p"):
         publish(shared / "no" / "a.sqsh", write_squash, require_whole, local, QUICK)
-    with pytest.raises(CreateError, match="--temp"):
-        publish(shared / "a.sqsh", write_squash, require_whole, local / "no", QUICK)
+    for temp in ("no", "x" * 256, "x" * 5000):
+        with pytest.raises(CreateError, match="--temp"):
+            publish(shared / "a.sqsh", write_squash, require_whole, local / temp, QUICK)
     free = shutil.disk_usage(shared)._replace(free=1 << 30)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
     require_free(shared, 1 << 30, "x")
