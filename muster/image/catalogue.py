@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,10 @@ from muster.errors import ConfigError, UsageError, did_you_mean
 from muster.image.reference import parse
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_WORD = r"[A-Za-z0-9][\w.-]*"
+_RECIPE = re.compile(_WORD, re.ASCII)
+_PACKAGE = re.compile(rf"{_WORD}(?:\[{_WORD}(?:,{_WORD})*\])?", re.ASCII)
+_VERSION = re.compile(r"[A-Za-z0-9][\w.+!-]*", re.ASCII)
 IMAGES_YAML = Path("containers/images.yaml")
 
 
@@ -64,6 +69,8 @@ def load(path: Optional[Path] = None) -> tuple[Path, Catalogue]:
     beside = Path(__file__).resolve().parents[2] / IMAGES_YAML
     source = path or (beside if beside.is_file() else IMAGES_YAML)
     catalogue = build(Catalogue, read_yaml(source), str(source))
+    for key, version in vars(catalogue.fabric).items():
+        _check_version(version, f"{source}: fabric.{key}")
     owner: dict[str, str] = {}
     for name, image in catalogue.images.items():
         where = f"{source}: {name}"
@@ -78,15 +85,34 @@ def load(path: Optional[Path] = None) -> tuple[Path, Catalogue]:
 def _check(image: Image, name: str, where: str) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigError(where, "is no name", "use a-z 0-9 _ -")
-    if parse(image.base).digest is None:
-        fix = "write registry/image:version@sha256:..."
-        raise ConfigError(f"{where}.base", f"'{image.base}' has no digest", fix)
-    if not image.size_gib > 0:  # NaN is not either
+    _check_base(image.base, f"{where}.base")
+    if not 0 < image.size_gib < math.inf:  # NaN is not either
         raise ConfigError(f"{where}.size_gib", "must be above 0", "size_gib: 20")
-    for package, version in [*image.provides.items(), *image.packages.items()]:
-        if not re.fullmatch(r"[\w.+!-]+", version) or re.search(r"\s", package):
-            fix = "write 'package: 1.2.3'"
-            raise ConfigError(f"{where}: {package}", f"'{version}' is no version", fix)
+    if not image.recipes or not all(map(_RECIPE.fullmatch, image.recipes)):
+        raise ConfigError(f"{where}.recipes", "must be names of recipes", "recipes: [llama2_fsdp]")
+    if len(set(image.recipes)) < len(image.recipes):
+        raise ConfigError(f"{where}.recipes", "has a recipe twice", "name it once")
+    for key, packages in (("provides", image.provides), ("packages", image.packages)):
+        for package, version in packages.items():
+            if not _PACKAGE.fullmatch(package):
+                what = f"'{package}' is no name of a package"
+                raise ConfigError(f"{where}.{key}", what, "write 'package: 1.2.3'")
+            _check_version(version, f"{where}.{key}.{package}")
+
+
+def _check_base(base: str, where: str) -> None:
+    fix = "write registry/image:version@sha256:..."
+    try:
+        digest = parse(base).digest
+    except UsageError as error:
+        raise ConfigError(where, f"'{base}' {error.what}", fix) from None
+    if digest is None:
+        raise ConfigError(where, f"'{base}' has no digest", fix)
+
+
+def _check_version(version: str, where: str) -> None:
+    if not _VERSION.fullmatch(version):
+        raise ConfigError(where, f"'{version}' is no version", "write a version, such as 1.2.3")
 
 
 def build_arguments(image: Image, fabric: Optional[Fabric]) -> dict[str, str]:

@@ -13,15 +13,20 @@ from typing import Optional
 from muster.errors import UsageError
 
 _USER = r"(?:(?P<user>[\w.$~+-]+)@)?"
-_REGISTRY = r"(?P<registry>[\w.-]+(?::\d+)?)"
-_NAME = r"(?P<name>(?!sha256:)[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)"
+_LABEL = r"\w(?:[\w-]*\w)?"
+_PORT = r"(?::[1-9]\d{0,4})?"
+_REGISTRY = rf"(?P<registry>{_LABEL}(?:\.{_LABEL})*{_PORT})"
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_NAME = rf"(?P<name>(?!sha256:){_PART}(?:/{_PART})*)"
 _TAG = r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:[:@](?P<digest>sha256:[0-9a-f]{64}))?"
+# Docker's rule: the first part is a registry if it has a dot or a port, or is localhost.
+_IS_REGISTRY = r"[^/]*[.:][^/]*/|localhost/"
 _FORMS = (
     re.compile(rf"{_USER}{_REGISTRY}#{_NAME}{_TAG}", re.ASCII),
-    # Docker's rule: the first part is a registry if it has a dot or a port, or is localhost.
-    re.compile(rf"{_USER}(?=[^/]*[.:][^/]*/|localhost/){_REGISTRY}/{_NAME}{_TAG}", re.ASCII),
-    re.compile(rf"{_USER}(?P<registry>){_NAME}{_TAG}", re.ASCII),
+    re.compile(rf"{_USER}(?={_IS_REGISTRY}){_REGISTRY}/{_NAME}{_TAG}", re.ASCII),
+    re.compile(rf"{_USER}(?!{_IS_REGISTRY})(?P<registry>){_NAME}{_TAG}", re.ASCII),
 )
+_HIGHEST_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,10 @@ class Reference:
         return f"{registry}/{name}{tag}{f'@{self.digest}' if self.digest else ''}"
 
 
+def _port(registry: Optional[str]) -> int:
+    return int((registry or "").partition(":")[2] or 0)
+
+
 def parse(text: str) -> Reference:
     """The image that a person means, in any of the three ways of writing it.
 
@@ -73,7 +82,7 @@ def parse(text: str) -> Reference:
         raise UsageError(text, "is the name of a file, not of an image in a registry", "name both")
     for form in _FORMS:
         found = form.fullmatch(bare)
-        if found:
+        if found and _port(found["registry"]) <= _HIGHEST_PORT:
             parts = found.groupdict()
             registry = parts["registry"] or None
             if registry in ("docker.io", "index.docker.io"):

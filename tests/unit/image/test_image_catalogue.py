@@ -120,8 +120,23 @@ GOOD = {
 BAD = [
     ({"base": "a.example/b:1"}, "has no digest"),
     ({"size_gib": 0}, "must be above 0"),
-    ({"packages": {"x": "1.0 --index-url evil"}}, "is no version"),
-    ({"packages": {"x y": "1.0"}}, "is no version"),
+    ({"size_gib": float("inf")}, "must be above 0"),
+    ({"size_gib": float("nan")}, "must be above 0"),
+    ({"base": "not an image!!"}, "one.base: 'not an image!!' is no image of a registry"),
+    ({"base": "NVCR.IO/Nvidia/x:1"}, "one.base: 'NVCR.IO/Nvidia/x:1' is no image"),
+    ({"base": "/shared/a.sqsh"}, "one.base: '/shared/a.sqsh' is the name of a file"),
+    ({"packages": {"x": "1.0 --index-url evil"}}, "one.packages.x: '1.0 --index-url evil' is no"),
+    ({"packages": {"x": "-1"}}, "one.packages.x: '-1' is no version"),
+    ({"packages": {"x": "1\n"}}, "is no version"),
+    ({"packages": {"x y": "1.0"}}, "one.packages: 'x y' is no name of a package"),
+    ({"packages": {"--index-url": "1.0"}}, "'--index-url' is no name of a package"),
+    ({"packages": {"": "1.0"}}, "'' is no name of a package"),
+    ({"packages": {"a;touch$(x)": "1.0"}}, "'a;touch$(x)' is no name of a package"),
+    ({"packages": {"a[b": "1.0"}}, "'a[b' is no name of a package"),
+    ({"provides": {"-r": "1.0"}}, "one.provides: '-r' is no name of a package"),
+    ({"recipes": []}, "one.recipes: must be names of recipes"),
+    ({"recipes": ["a", ""]}, "one.recipes: must be names of recipes"),
+    ({"recipes": ["a", "a"]}, "one.recipes: has a recipe twice"),
     ({"provide": {}}, "Did you mean 'provides'"),
 ]
 
@@ -136,6 +151,16 @@ def test_a_bad_file_gets_one_line(tmp_path: Path, change: dict[str, object], sai
     with pytest.raises(ConfigError, match=re.escape(said)) as error:
         load(path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["efa_installer", "aws_ofi_nccl", "gdrcopy"])
+@pytest.mark.parametrize("version", ["1 2", "1\n2", "", "$(x)"])
+def test_a_fabric_has_versions(tmp_path: Path, key: str, version: str) -> None:
+    path = tmp_path / "images.yaml"
+    fabric = {"efa_installer": "1", "aws_ofi_nccl": "1", "gdrcopy": "1", key: version}
+    path.write_text(yaml.safe_dump({"fabric": fabric, "images": {"one": GOOD}}))
+    with pytest.raises(ConfigError, match=rf"fabric\.{key}: .* is no version"):
+        load(path)
 
 
 def test_a_recipe_has_one_image(tmp_path: Path) -> None:

@@ -45,7 +45,9 @@ def test_what_docker_is_told(text: str, docker: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "image.sqsh", "/shared/image.sqsh", "./image", "Upper/Case:1", "a b", "nvcr.io#", "a:b:c",
-     "dockerd://a:1", "a@sha256:12", "nvcr.io##a", "a:1\n"],
+     "dockerd://a:1", "a@sha256:12", "nvcr.io##a", "a:1\n", "..#a", "-#a",
+     "a..b/c", "a-.b/c", "h.io:0/a", "h.io:65536/a", "h.io:99999999/a", "h.io:" + "9" * 5000 + "/a",
+     "h.io/a//b", "h.io/a/../b"],
 )  # fmt: skip
 def test_what_is_no_reference_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
