@@ -71,8 +71,9 @@ def _wheels(tool: str, folder: Optional[Path]) -> list[str]:
         return []
     if tool != "buildah":
         raise UsageError("--wheels", f"{tool} builds without mounts", "use --tool buildah")
-    if ":" in str(folder) or not folder.is_dir():
-        what = "has a ':' in its path" if folder.is_dir() else "is no folder"
+    there = os.path.isdir(folder)  # noqa: PTH112 - Path.is_dir raises for one that is too long
+    if ":" in str(folder) or not there:
+        what = "has a ':' in its path" if there else "is no folder"
         raise UsageError(f"--wheels {folder}", what, "name a folder of .whl files")
     return ["--volume", f"{folder}:{WHEELS}:ro"]
 

@@ -84,7 +84,7 @@ def _build(args: argparse.Namespace) -> int:
         arguments["PACKAGES"] = arguments["PROVIDES"] = ""
     tag = f"localhost/muster/{args.name}:latest"
     base = args.base or parse(image.base).docker
-    dockerfile = source.parent / f"{args.name}.Dockerfile"
+    dockerfile = source.absolute().parent / f"{args.name}.Dockerfile"
     wheels = args.wheels.absolute() if args.wheels else None
     argv = build.build_argv(
         tool, dockerfile, tag, base, arguments, local=bool(args.base), wheels=wheels

@@ -72,7 +72,7 @@ RULES = {
 def entries(listing: str) -> dict[str, Entry]:
     """{path without leading slash: entry} of `unsquashfs -lln`."""
     found = {}
-    for line in listing.splitlines():
+    for line in listing.split("\n"):
         match = _LINE.fullmatch(line)
         if match:
             path, link = match["path"], None
@@ -134,7 +134,7 @@ def _wrong_files(files: Mapping[str, Entry]) -> Iterator[Problem]:
 
 
 def _wrong_variables(environment: str) -> Iterator[Problem]:
-    given = dict(line.partition("=")[::2] for line in environment.splitlines() if "=" in line)
+    given = dict(line.partition("=")[::2] for line in environment.split("\n") if "=" in line)
     for name, (example, effect) in _VARIABLES.items():
         wanted, value = set(example.split(",")), given.get(name)
         if name == "NVIDIA_DRIVER_CAPABILITIES" and value is not None and value != "all":
@@ -171,10 +171,11 @@ def read(path: Path) -> tuple[dict[str, Entry], str, str]:
     """
     require_whole(path)
     packed_with = compression(path)
-    files = entries(_unsquashfs(path, "-lln", str(path)).out)
+    name = str(path.absolute())  # else unsquashfs would take -x.sqsh for an option
+    files = entries(_unsquashfs(path, "-lln", name).out)
     if "etc/environment" not in files:
         return files, "", packed_with
-    return files, _unsquashfs(path, "-cat", str(path), "etc/environment").out, packed_with
+    return files, _unsquashfs(path, "-cat", name, "etc/environment").out, packed_with
 
 
 def _unsquashfs(path: Path, *words: str) -> Completed:

@@ -41,7 +41,7 @@ def mounted_as(folder: Path, mounts: str) -> tuple[str, frozenset[str]]:
         mounts: the text of /proc/mounts.
     """
     kind, options, where = "", "", ""
-    for line in mounts.splitlines():
+    for line in mounts.split("\n"):  # alone: other line ends may be in a name
         parts = line.split()
         if len(parts) < 4:
             continue

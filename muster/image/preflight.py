@@ -177,15 +177,13 @@ def enroot_paths(node: Node) -> dict[str, Path]:
     names = [f"etc/enroot/enroot.conf.d/{path.name}" for path in sorted(folder.glob("*.conf"))]
     texts = [node.text(name) for name in ("etc/enroot/enroot.conf", *names)]
     found = dict(_DEFAULTS)
-    for line in reversed(
-        [line for text in texts for line in text.splitlines()]
-    ):  # the first counts
+    for line in reversed([line for text in texts for line in text.split("\n")]):  # the first counts
         match = _SETTING.fullmatch(line)
         if match and match[1] in found:
             found[match[1]] = match[2]
     script = 'for value in "$@"; do eval "echo $value"; done'
     said = run(["bash", "-c", script, "bash", *found.values()], _LIMIT_S, env={"PATH": PATH}).out
-    return {name: Path(value) for name, value in zip(found, said.splitlines())}
+    return {name: Path(value) for name, value in zip(found, said.split("\n"))}
 
 
 def pyxis_options(node: Node) -> Optional[dict[str, str]]:

@@ -83,6 +83,14 @@ def test_no_space_is_said_before_anything_is_fetched(
     assert not (tmp_path / "fetched").exists()
 
 
+@pytest.mark.parametrize("size", ["nan", "-5", "0", "inf", "big"])
+def test_a_size_is_a_number_above_0(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["image", "import", "a:1", "--output", "a.sqsh", "--size-gib", size])
+    assert exit_.value.code == 64
+    assert f"--size-gib: '{size}' is no number above 0" in capsys.readouterr().err
+
+
 MOUNTS = """\
 /dev/sda1 / ext4 rw 0 0
 10.0.0.1:/fsx /fsx lustre rw 0 0
@@ -253,6 +261,22 @@ def test_check_says_each_problem_and_looks_at_every_file(
     assert f"{squash}: device-nodes: /null: an ordinary user cannot unpack it" in out
     assert f"muster image check: {damaged}: is no squashfs" in err
     assert main(["image", "check", str(squash)]) == 1
+
+
+def test_a_name_is_no_option(
+    program: Program,
+    squash: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    squash.rename("-x.sqsh")
+    said = tmp_path / "said"
+    line = "-rw-r--r-- 0/0 1 2026-11-29 22:36 squashfs-root/etc/environment"
+    program("unsquashfs", f'echo "$*" >>{said}; echo "{line}"')
+    assert main(["image", "check", "--", "-x.sqsh"]) == 1
+    assert said.read_text() == f"-lln {tmp_path}/-x.sqsh\n-cat {tmp_path}/-x.sqsh etc/environment\n"
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
