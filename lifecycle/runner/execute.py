@@ -114,7 +114,7 @@ def _call(step: Step, verb: str, places: Places) -> tuple[int, tuple[str, ...]]:
         "MUSTER_HOME": str(_HOME),
         "MUSTER_PYTHON": sys.executable,
     }
-    done = process.run(["bash", str(step.path), verb], step.limit_s, env=environment)
+    done = process.run(["bash", str(step.path.absolute()), verb], step.limit_s, env=environment)
     hidden = secrets.known(places.secrets)
     text = secrets.without(done.out + done.err, hidden)
     if done.timed_out:

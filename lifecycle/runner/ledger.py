@@ -62,8 +62,8 @@ class Ledger:
         A separate process does it: a shared disk that hangs must not hold us.
         """
         script = (
-            'mkdir -p "$2" && cp "$1" "$2/.$3.$$" && mv "$2/.$3.$$" "$2/$3.json" || '
-            '{ rm -f "$2/.$3.$$"; exit 1; }'
+            'mkdir -p -- "$2" && cp -- "$1" "$2/.$3.$$" && mv -- "$2/.$3.$$" "$2/$3.json" || '
+            '{ rm -f -- "$2/.$3.$$"; exit 1; }'
         )
         words = ["sh", "-c", script, "copy", str(self.path), str(shared), self.node]
         done = process.run(words, _COPY_TIMEOUT_S)
