@@ -7,14 +7,16 @@ fix into one line and an exit code.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Optional
+from pathlib import Path
+from typing import Any, Optional
 
-from muster.errors import MusterError
+from muster.errors import DataError, MusterError
 
 MODULES = (
     *("resume.cli", "healthcheck.cli", "lifecycle.cli", "muster.cluster.cli", "muster.image.cli"),
@@ -28,7 +30,21 @@ ALONE = {
 """Verbs that nodes start all the time, or first of all: each loads the module that has it only."""
 
 
+_NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
+
+
+def _path(text: str) -> Path:
+    """An empty word, as of a variable that is not set, would mean this folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' names no file")
+    return Path(text)
+
+
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.register("type", Path, _path)
+
     def error(self, message: str) -> None:  # type: ignore[override]
         """One line on stderr, exit code 64 (EX_USAGE)."""
         self.exit(64, f"{self.prog}: {message}. Fix: see '{self.prog} --help'\n")
@@ -50,6 +66,16 @@ def _print_anything() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def _work(arguments: argparse.Namespace) -> int:
+    """What the verb does; a path that no file can have is an error wherever it came from."""
+    try:
+        return int(arguments.func(arguments))
+    except OSError as error:
+        if error.errno not in _NO_PATH:
+            raise
+        raise DataError(str(error.filename), str(error.strerror), "name another path") from None
+
+
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one verb; returns the exit code (docs/reference/exit_codes.md)."""
     _print_anything()
@@ -69,7 +95,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if rest:
         arguments.rest = rest
     try:
-        return int(arguments.func(arguments))
+        return _work(arguments)
     except MusterError as error:
         print(f"muster {arguments.verb}: {error}", file=sys.stderr)
         return error.code

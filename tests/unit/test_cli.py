@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from tests.harness.checkpoints import publish
 from tests.harness.programs import Scontrol
 
 ROOT = Path(__file__).resolve().parents[2]
+ON_PREMISES = ROOT / "lifecycle" / "examples" / "on_premises" / "cluster.yaml"
+Program = Callable[[str, str], Path]
 
 
 def muster(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -79,6 +82,11 @@ def test_a_wrong_number_is_one_line_and_64(
         ["guard", "--run-dir", "/x", "--job", "1", "--restart", "one"],
         ["check", "--when", "never"],
         ["cluster", "fly"],
+        ["verify", ""],
+        ["run", "--run-dir", ""],
+        ["image", "import", "a:1", "--output", ""],
+        ["create", "--state="],
+        ["watch", "--log", ""],
     ],
     ids=" ".join,
 )
@@ -184,6 +192,42 @@ def test_report_of_a_folder_that_is_no_run_is_one_line() -> None:
     assert done.returncode in (65, 69)
     assert done.stderr.count("\n") == 1
     assert ". Fix: " in done.stderr
+
+
+@pytest.mark.parametrize("length", [256, 5000])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["image", "import", "a:1", "--output"],
+        ["image", "build", "pytorch", "--output", "/tmp/a/b", "--tool", "buildah", "--wheels"],
+        ["image", "check"],
+        ["audit"],
+        ["report"],
+        ["caretake", "--token", "1", "--keep", "1", "--keep-every", "1"],
+        ["lint", "--fix"],
+        ["describe"],
+        ["create", str(ON_PREMISES), "--node", "head1", "--list", "--steps"],
+        ["slurm-conf", "programs", str(ON_PREMISES), "--dir"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_path_that_no_file_can_have_is_one_line(
+    words: list[str], length: int, program: Program, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program("buildah", "exit 1")
+    place = f"/tmp/{'x' * length}"
+    assert main([*words, place]) in (64, 65, 73, 78)
+    err = capsys.readouterr().err
+    assert (err.count("\n"), ". Fix: " in err) == (1, True)
+
+
+def test_a_path_that_leads_in_a_circle_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert main(["audit", str(tmp_path / "loop")]) == 65
+    err = capsys.readouterr().err
+    assert "Too many levels of symbolic links. Fix: name another path" in err
 
 
 def test_reader_that_leaves_is_no_traceback(tmp_path: Path) -> None:
