@@ -39,7 +39,7 @@ def entries() -> list[Entry]:
     done = run(argv, timeout_s=slurm.TIMEOUT_S)
     if not done.ok:
         raise UnavailableError("squeue", done.reason, _FIX)
-    lines = [line.split("|", 4) for line in done.out.splitlines()]
+    lines = [line.split("|", 4) for line in done.out.split("\n")]
     return [Entry(*words) for words in lines if len(words) == 5]
 
 

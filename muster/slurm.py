@@ -118,7 +118,7 @@ class Node:
 def fields(block: str) -> dict[str, str]:
     """Key and value pairs of one record of `scontrol show`, in its form of several lines."""
     found: dict[str, str] = {}
-    for line in block.splitlines():
+    for line in block.split("\n"):  # alone: other line ends may be in what users wrote
         text = line.strip()
         key = text.partition("=")[0]
         if key in _WHOLE_LINE:

@@ -63,7 +63,7 @@ class Mount:
 def parse_mountinfo(text: str) -> list[Mount]:
     """Mounts in the order in which they were made; lines that are none are left out."""
     mounts = []
-    for line in text.splitlines():
+    for line in text.split("\n"):  # alone: other line ends may be in a name
         first, dash, second = line.partition(" - ")
         left, right = first.split(" "), second.split(" ")
         if dash and len(left) >= 6 and len(right) >= 3:

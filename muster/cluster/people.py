@@ -61,7 +61,7 @@ def accounts(wanted: Sequence[str], folder: Path, passwd: str, group: str) -> li
     Raises:
         UsageError: the machine has a user or group of that name: files would change hands.
     """
-    lines = [line.split(":") for line in (*passwd.splitlines(), *group.splitlines())]
+    lines = [line.split(":") for line in (*_lines(passwd), *_lines(group))]
     taken = {fields[2] for fields in lines if len(fields) > 2}
     there = {fields[0] for fields in lines}
     for name in wanted:
@@ -72,15 +72,20 @@ def accounts(wanted: Sequence[str], folder: Path, passwd: str, group: str) -> li
     return [Person(name, number, folder / HOME / name) for name, number in zip(wanted, free)]
 
 
+def _lines(text: str) -> list[str]:
+    """By newlines alone, as the C library reads them."""
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def passwd_with(passwd: str, people: Iterable[Person]) -> str:
     """/etc/passwd of the cluster."""
     new = (f"{p.name}:x:{p.number}:{p.number}::{p.home}:/bin/bash" for p in people)
-    return "\n".join([*passwd.splitlines(), *new, ""])
+    return "\n".join([*_lines(passwd), *new, ""])
 
 
 def group_with(group: str, people: Iterable[Person]) -> str:
     """/etc/group of the cluster."""
-    return "\n".join([*group.splitlines(), *(f"{p.name}:x:{p.number}:" for p in people), ""])
+    return "\n".join([*_lines(group), *(f"{p.name}:x:{p.number}:" for p in people), ""])
 
 
 def read() -> dict[str, str]:

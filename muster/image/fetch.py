@@ -42,7 +42,7 @@ def mounted_as(folder: Path, mounts: str) -> tuple[str, frozenset[str]]:
     """
     kind, options, where = "", "", ""
     for line in mounts.split("\n"):  # alone: other line ends may be in a name
-        parts = line.split()
+        parts = line.split(" ")
         if len(parts) < 4:
             continue
         place = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), parts[1])

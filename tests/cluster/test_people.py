@@ -124,6 +124,8 @@ def test_who_is_there_already_stays_who_he_is(tmp_path: Path) -> None:
     made = people.accounts(("ana", "ben"), tmp_path, passwd, group)
     assert [(one.name, one.number) for one in made] == [("ana", 5003), ("ben", 5004)]
     assert people.passwd_with(passwd, made).startswith(passwd)
+    odd = f"{passwd}x:x:9:9:a\u2028b:/:/bin/sh\n"
+    assert people.passwd_with(odd, []) == odd
     assert people.group_with(group, made) == f"{group}ana:x:5003:\nben:x:5004:\n"
     for name in ("eve", "research"):
         with pytest.raises(UsageError, match=f"this machine has a user or group '{name}'"):

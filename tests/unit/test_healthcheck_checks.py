@@ -138,6 +138,11 @@ umount {tmp_path}/at
     assert after.turned_read_only, done.stdout
 
 
+def test_a_mount_may_have_other_line_ends_in_its_name() -> None:
+    line = "36 35 0:1 / /a\u2028b rw shared:1 - ext4 /dev/sda1 rw"
+    assert [mount.point for mount in parse_mountinfo(f"{line}\n")] == ["/a\u2028b"]
+
+
 def test_a_folder_that_hangs(tmp_path: Path) -> None:
     """A named pipe without a reader hangs its writer as a dead file server does."""
     os.mkfifo(tmp_path / "pipe")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,12 @@ def test_whose_job_it_is(script: str, ours: bool) -> None:
 def test_only_what_looks_like_trouble_is_asked_about(entry: Entry, asked: bool) -> None:
     nodes = [LOST, node("n2"), node("n3", boot_time=at(-400)), node("n4", boot_time="None")]
     assert looks_like_trouble(entry, {one.name: one for one in nodes}) is asked
+
+
+def test_a_reason_is_a_persons_text_and_ends_no_line(program: Callable[[str, str], Path]) -> None:
+    program("squeue", r"printf '1|PENDING|n/a|N/A|a\342\200\2502|RUNNING|n1|x|y\n'")
+    (entry,) = job_queue.entries()
+    assert (entry.job_id, entry.reason) == ("1", "a\u20282|RUNNING|n1|x|y")
 
 
 def test_a_machine_that_refuses_a_connection_is_there() -> None:

@@ -26,6 +26,8 @@ FIELDS = [
         "JobId": "7", "JobName": "x JobState=COMPLETED Restarts=9"}),
     ("   RunTime=00:00:10 TimeLimit=1-00:00:00", {
         "RunTime": "00:00:10", "TimeLimit": "1-00:00:00"}),
+    ("   Comment=a\u2028   JobState=FAILED", {"Comment": "a\u2028   JobState=FAILED"}),
+    ("JobId=7 JobName=x\x85   UserId=root(0)", {"JobId": "7", "JobName": "x\x85   UserId=root(0)"}),
     ("   Priority=1\n   Priority=2", {"Priority": "1"}),
     ("", {}),
     ("no pairs here", {}),

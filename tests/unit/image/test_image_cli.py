@@ -96,6 +96,7 @@ MOUNTS = """\
 10.0.0.1:/fsx /fsx lustre rw 0 0
 server:/home /home/a\\040b nfs4 rw 0 0
 /dev/nvme1n1 /fsx/local xfs rw 0 0
+10.0.0.2:/x /shared\u2028x nfs4 rw 0 0
 """
 
 
@@ -105,7 +106,13 @@ def test_local_disk_is_local(folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "kind"), [("/fsx", "lustre"), ("/fsx/me", "lustre"), ("/home/a b/c", "nfs4")]
+    ("folder", "kind"),
+    [
+        ("/fsx", "lustre"),
+        ("/fsx/me", "lustre"),
+        ("/home/a b/c", "nfs4"),
+        ("/shared\u2028x", "nfs4"),
+    ],
 )
 def test_shared_storage_is_no_place_to_unpack(folder: str, kind: str) -> None:
     with pytest.raises(CreateError, match=f"is on {kind}.*--temp"):

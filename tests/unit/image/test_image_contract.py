@@ -157,6 +157,14 @@ def test_a_root_is_prepared(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_other_line_ends_in_a_name_hide_no_file() -> None:
+    name = "usr/a\u2028b\x85"
+    listing = f"{LISTING}crw-r--r-- 0/0 1, 3 {DATE}/{name}\n"
+    assert entries(listing)[name].mode == "crw-r--r--"
+    assert found(listing) == ["device-nodes"]
+    assert found(environment=f"{ENVIRONMENT}A=\u2028NCCL_PROTO=x\n") == []
+
+
 def test_a_file_with_something_missing_is_not_whole(tmp_path: Path) -> None:
     path = tmp_path / "a b.sqsh"
     write_squash(path)

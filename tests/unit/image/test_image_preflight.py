@@ -76,7 +76,12 @@ def test_the_paths_are_those_that_enroot_takes(files: Files) -> None:
         "ENROOT_DATA_PATH": Path(f"/local/data/user-{os.geteuid()}"),
         "ENROOT_TEMP_PATH": Path("/local/temp"),
     }
-    files.put("etc/enroot/enroot.conf.d/50-site.conf", "")
+    site = "etc/enroot/enroot.conf.d/50-site.conf"
+    files.put(site, "ENROOT_DATA_PATH /a\u2028b\n")
+    assert enroot_paths(files.node()) == {
+        "ENROOT_DATA_PATH": Path("/a\u2028b"), "ENROOT_TEMP_PATH": Path("/tmp"),
+    }  # fmt: skip
+    files.put(site, "")
     home = Path(os.path.expanduser(f"~{_user()}"))  # noqa: PTH111
     assert enroot_paths(files.node())["ENROOT_DATA_PATH"] == home / ".local/share/enroot"
 
