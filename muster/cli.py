@@ -7,9 +7,11 @@ fix into one line and an exit code.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import importlib
 import io
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -40,10 +42,19 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
+def _number(text: str) -> float:
+    """No duration is nan, and nothing that waits knows what to do with inf."""
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(text)):
+            return number
+    raise argparse.ArgumentTypeError(f"'{text}' is no number")
+
+
 class _Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.register("type", Path, _path)
+        self.register("type", float, _number)
 
     def error(self, message: str) -> None:  # type: ignore[override]
         """One line on stderr, exit code 64 (EX_USAGE)."""

@@ -87,6 +87,10 @@ def test_a_wrong_number_is_one_line_and_64(
         ["image", "import", "a:1", "--output", ""],
         ["create", "--state="],
         ["watch", "--log", ""],
+        ["watch", "--once", "--interval", "nan"],
+        ["check", "--list", "--since", "-inf"],
+        ["create", "--wait-s", "1e999"],
+        ["slurm-conf", "check", "--limit-s", "ten"],
     ],
     ids=" ".join,
 )
