@@ -88,7 +88,7 @@ def test_a_wrong_number_is_one_line_and_64(
         ["create", "--state="],
         ["watch", "--log", ""],
         ["watch", "--once", "--interval", "nan"],
-        ["check", "--list", "--since", "-inf"],
+        ["check", "--list", "--since", "inf"],
         ["create", "--wait-s", "1e999"],
         ["slurm-conf", "check", "--limit-s", "ten"],
     ],
