@@ -79,14 +79,18 @@ class _Present(dict[str, Optional[str]]):
     def get(self, name: str, default: Optional[str] = None) -> Optional[str]:  # type: ignore[override]
         """The text of a file."""
         if name not in self:
+            path = self.folder / name
+            fix = "make it a text file"
             try:
+                if path.is_fifo():
+                    raise DataError(str(path), "is a FIFO", fix)
                 # Not as text: an operator's \r\n stay what they are.
-                self[name] = (self.folder / name).read_bytes().decode("utf-8")
+                self[name] = path.read_bytes().decode("utf-8")
             except FileNotFoundError:
                 self[name] = None
             except (OSError, UnicodeDecodeError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or "not UTF-8 text"
-                raise DataError(str(self.folder / name), reason, "make it a text file") from None
+                raise DataError(str(path), reason, fix) from None
         return self[name] if self[name] is not None else default
 
 

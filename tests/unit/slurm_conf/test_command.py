@@ -119,6 +119,7 @@ def test_a_block_with_other_line_ends_is_replaced(
         (lambda etc: etc.rmdir(), 65, "no such folder. Fix: mkdir -p"),
         (lambda etc: (etc / "slurm.conf").write_bytes(b"\xff"), 65, "slurm.conf: not UTF-8 text"),
         (lambda etc: (etc / "gres.conf").mkdir(), 65, "gres.conf: Is a directory"),
+        (lambda etc: os.mkfifo(etc / "gres.conf"), 65, "gres.conf: is a FIFO. Fix: make it a text"),
         (lambda etc: (etc / "gres.conf").write_text("# <<< muster"), 78, "gres.conf: the two"),
         (lambda etc: (etc / "slurm.conf").write_text("Include x\\\nNodeName=[["), 0, ""),
     ],
