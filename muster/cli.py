@@ -7,17 +7,16 @@ fix into one line and an exit code.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import errno
 import importlib
 import io
-import math
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
+from muster.argument_types import finite
 from muster.errors import DataError, MusterError
 
 MODULES = (
@@ -42,19 +41,11 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
-def _number(text: str) -> float:
-    """No duration is nan, and nothing that waits knows what to do with inf."""
-    with contextlib.suppress(ValueError):
-        if math.isfinite(number := float(text)):
-            return number
-    raise argparse.ArgumentTypeError(f"'{text}' is no number")
-
-
 class _Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.register("type", Path, _path)
-        self.register("type", float, _number)
+        self.register("type", float, finite)  # no wait knows what to do with nan or inf
 
     def error(self, message: str) -> None:  # type: ignore[override]
         """One line on stderr, exit code 64 (EX_USAGE)."""
