@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,7 +85,7 @@ def _check(image: Image, name: str, where: str) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigError(where, "is no name", "use a-z 0-9 _ -")
     _check_base(image.base, f"{where}.base")
-    if not 0 < image.size_gib < math.inf:  # NaN is not either
+    if image.size_gib <= 0:
         raise ConfigError(f"{where}.size_gib", "must be above 0", "size_gib: 20")
     if not image.recipes or not all(map(_RECIPE.fullmatch, image.recipes)):
         raise ConfigError(f"{where}.recipes", "must be names of recipes", "recipes: [llama2_fsdp]")

@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "lifecycle": (*NOUNS, "healthcheck"),
     "slurm": (*NOUNS, "lifecycle.cli", "lifecycle.description"),
     "muster.cli": (
-        *ERRORS_AND_PROCESS,
+        *(*ERRORS_AND_PROCESS, "muster.argument_types"),
         "muster.cluster",
         "muster.image",
         "healthcheck",

@@ -120,8 +120,8 @@ GOOD = {
 BAD = [
     ({"base": "a.example/b:1"}, "has no digest"),
     ({"size_gib": 0}, "must be above 0"),
-    ({"size_gib": float("inf")}, "must be above 0"),
-    ({"size_gib": float("nan")}, "must be above 0"),
+    ({"size_gib": float("inf")}, "size_gib: inf is no number"),
+    ({"size_gib": float("nan")}, "size_gib: nan is no number"),
     ({"base": "not an image!!"}, "one.base: 'not an image!!' is no image of a registry"),
     ({"base": "NVCR.IO/Nvidia/x:1"}, "one.base: 'NVCR.IO/Nvidia/x:1' is no image"),
     ({"base": "/shared/a.sqsh"}, "one.base: '/shared/a.sqsh' is the name of a file"),

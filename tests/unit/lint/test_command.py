@@ -164,26 +164,6 @@ def test_a_link_stays_a_link_and_a_full_disk_loses_nothing(
     assert sorted(path.name for path in job.parent.iterdir()) == ["job.sbatch", "link"]
 
 
-def test_fix_replaces_nothing_but_a_file(
-    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fifo, link, data = job.parent / "fifo", job.parent / "link", job.read_bytes()
-    os.mkfifo(fifo)
-    link.symlink_to(fifo)
-    for path in (fifo, link):
-        # What a script that comes through a pipe holds; asked again, it would be waited for.
-        monkeypatch.setattr(Path, "read_bytes", lambda _: data)
-        assert cli.main(["lint", "--fix", str(path)]) == 73
-        assert capsys.readouterr().err == (
-            f"muster lint: {path}: is no ordinary file. "
-            "Fix: make room, or name a place that you can write\n"
-        )
-    assert fifo.is_fifo()
-    assert link.is_symlink()
-    monkeypatch.setattr(Path, "read_bytes", lambda _: BASE.encode())
-    assert cli.main(["lint", "--fix", str(fifo)]) == 0  # there is nothing to fix
-
-
 def test_json(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["lint", "--json", str(job)]) == 1
     (one,) = json.loads(capsys.readouterr().out)
