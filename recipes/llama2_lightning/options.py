@@ -6,6 +6,7 @@ is no silent precedence to remember. The dataclasses in config.py are the list o
 """
 
 import difflib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
@@ -19,6 +20,28 @@ from errors import Stop
 
 Keys = dict[tuple[str, str], Any]
 T = TypeVar("T")
+
+# What PyYAML lets through beside its own errors: 2024-13-45, !!int '', [[[[[[...
+_NOT_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which the last of two equal keys does not win, and 0100 is not 64."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"'{name}' stands there twice")
+        return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if not re.fullmatch(r"[-+]?(0|[1-9][0-9_]{,17})", node.value):
+            raise ValueError(f"{node.value[:20]} is no plain number")
+        return int(node.value)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def read(kind: type[T], folder: Path, words: Sequence[str], chosen: Sequence[str]) -> T:
@@ -82,16 +105,19 @@ def _split(word: str) -> tuple[tuple[str, str], Any]:
     if not (equals and dot and key):
         raise bad(f"argument '{word}'", "not of the form section.key=value", "e.g. train.steps=20")
     try:
-        return (section, key), yaml.safe_load(text)
+        return (section, key), _Loader(text).get_single_data()
     except yaml.YAMLError:
         raise bad(f"argument '{word}'", "the value is not YAML", "quote it") from None
+    except _NOT_YAML as error:
+        raise bad(f"argument '{word}'", str(error), "correct the value, or quote it") from None
 
 
 def _read(path: Path) -> Keys:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise bad(path.name, f"cannot be read: {error}", "repair the file") from None
+        tree = _Loader(path.read_text(encoding="utf-8")).get_single_data() or {}
+    except (OSError, *_NOT_YAML) as error:
+        reason = " ".join(str(error).split())
+        raise bad(path.name, f"cannot be read: {reason}", "repair the file") from None
     if not isinstance(tree, dict) or not all(isinstance(v or {}, dict) for v in tree.values()):
         raise bad(path.name, "expected sections with keys", "see the comments in config.yaml")
     return {(str(s), str(k)): v for s, keys in tree.items() for k, v in (keys or {}).items()}
@@ -139,9 +165,13 @@ def _build(kind: type[T], values: Keys) -> T:
 def _typed(where: str, value: Any, wanted: Any) -> Any:
     if wanted is float and not isinstance(value, bool):
         try:
-            return float(value)  # YAML reads 1e-5 (no dot) as a string
-        except (TypeError, ValueError):
+            number = float(value)  # YAML reads 1e-5 (no dot) as a string
+        except (TypeError, ValueError, OverflowError):
             pass
+        else:
+            if math.isfinite(number):
+                return number
+            raise bad(where, f"{number} is no number", "correct the value")
     choices = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
     allowed = tuple(get_origin(choice) or choice for choice in choices)
     if type(value) in allowed:

@@ -51,6 +51,16 @@ def test_command_line_wins_and_numbers_are_read_as_numbers(fsdp: Any) -> None:
         ("eval.every=5", "hold some samples out"),
         ("data.blend=web", "'web' is not of type dict or NoneType"),
         ("train.steps=[", "not YAML"),
+        ("train.steps=0100", "0100 is no plain number"),
+        ("train.steps=1:00", "1:00 is no plain number"),
+        ("train.steps=0x10", "0x10 is no plain number"),
+        (f"train.steps={'9' * 5000}", "is no plain number"),
+        ("train.steps=2024-13-45", "month"),
+        ("train.steps=!!int ''", "is no plain number"),
+        ("data.blend={a: 1, a: 2}", "'a' stands there twice"),
+        ("optim.lr=.nan", "nan is no number"),
+        ("optim.lr=nan", "nan is no number"),
+        ("optim.lr=.inf", "inf is no number"),
     ],
 )
 def test_mistakes_are_one_line_with_a_fix(fsdp: Any, word: str, part: str) -> None:
@@ -71,6 +81,8 @@ def test_mistakes_are_one_line_with_a_fix(fsdp: Any, word: str, part: str) -> No
         ("config.yaml", "  seed: 0", "  seed: 0\n  micro_batch: 8", "sizes/tiny.yaml too"),
         ("config.yaml", "  size: tiny", "", "model.size is missing"),
         ("config.yaml", "train:", "train: [", "cannot be read"),
+        ("config.yaml", "  seed: 0", "  seed: 0\n  seed: 1", "'seed' stands there twice"),
+        ("config.yaml", "  seed: 0", "  seed: 010", "010 is no plain number"),
         ("sizes/tiny.yaml", "  dim: 128", "", "model.dim: missing"),
     ],
 )
