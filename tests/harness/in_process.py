@@ -29,6 +29,7 @@ WORDS = [
     f"checkpoint.every={SAVED}",
     "checkpoint.mode=sync",
     "log.tensorboard=false",
+    "train.cpu_threads=1",  # a forked child has no others
 ]
 Lines = dict[str, dict[str, Any]]
 """Training step: its line of metrics.jsonl."""
