@@ -23,6 +23,7 @@ if __name__ == "__main__":
     quiet.before_imports()
 
 import errno
+import os
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -111,6 +112,8 @@ def connect(run: resume.Run, config: Config, kernels: Kernels) -> torch.device:
     else:
         device = torch.device("cpu")
         torch.set_num_threads(config.train.cpu_threads)
+        # Without it Lightning sets as many threads as there are CPUs.
+        os.environ["OMP_NUM_THREADS"] = str(config.train.cpu_threads)
         cpu_compat.enable()
     store = None
     if run.world_size == 1:  # by hand: no address needed

@@ -200,6 +200,27 @@ def test_the_same_data_on_all_ranks(program: Program, whole: Lines) -> None:
     assert not ranks_share_the_batch(lines, whole)
 
 
+@in_ci
+def test_no_library_takes_more_threads_than_the_option_says(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning sets as many as there are CPUs, in every rank, where no variable says otherwise."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    said = program.runs / "threads.txt"
+
+    def note(modules: Any) -> None:
+        train = modules.train.train
+
+        def noted(*arguments: Any) -> None:
+            train(*arguments)
+            said.write_text(str(torch.get_num_threads()))
+
+        modules.train.train = noted
+
+    assert isinstance(program.train("threads", "train.steps=1", change=note), dict)
+    assert said.read_text() == "1"
+
+
 def a_weight_that_nobody_sets(modules: Any) -> None:
     """Memory as it was found, which may hold anything: here what deterministic mode fills in."""
     if hasattr(modules, "weights"):
