@@ -197,9 +197,15 @@ def _command(argv: list[str]) -> list[str]:
     return argv
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        """One line, exit code 64, as muster's own parser."""
+        self.exit(64, f"{self.prog}: {message}. Fix: see '{self.prog} --help'\n")
+
+
 def main() -> None:
     """`exec` and node verbs for `LocalCluster`, without loading the rest of muster."""
-    parser = argparse.ArgumentParser(prog="muster cluster")
+    parser = _Parser(prog="muster cluster")
     verbs = parser.add_subparsers(required=True)
     _add_verbs(verbs)
     machine = _verb(verbs, "machine", _machine, "run one of our scripts on the head")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.cluster import LocalCluster
+from tests.harness.nodes import add_to_site
 
 pytestmark = pytest.mark.cluster
 
@@ -30,8 +30,7 @@ def test_a_slow_cable_is_found_and_every_node_gets_its_result(
     (tmp_path / "profile.yaml").write_text(PROFILE)
     keys = {"profile": str(tmp_path / "profile.yaml"), "deep_python": ["/nowhere/python3"],
             "deep_disk_mib": 8, "deep_tcp_s": 0.3, "deep_pair_s": 60}  # fmt: skip
-    with (cluster.folder.path / "site.yaml").open("a") as site:
-        site.writelines(f"{key}: {json.dumps(value)}\n" for key, value in keys.items())
+    add_to_site(cluster, **keys)
     assert cluster.exec(["on-node", "n3", "bash", "-c", SLOW_CABLE]).ok
     with (tmp_path / "said").open("w") as said:
         burn = subprocess.Popen(

@@ -12,6 +12,7 @@ import pytest
 from healthcheck.deep.pairs import Blame, Pair, blame, rounds
 from muster.cluster import LocalCluster
 from tests.harness import sick_torch
+from tests.harness.nodes import add_to_site
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch, pytest.mark.slow]
 
@@ -38,9 +39,8 @@ def test_a_corrupt_and_a_slow_node_are_found_and_no_other(
     profile = tmp_path / "profile.yaml"
     profile.write_text("gpus: 8\ngpus_on_pci: false\nslurm_sizes: false\npair_busbw_gb_s: 0.002\n")
     python = sick_torch.make(tmp_path / "sick", hosts="n2", corrupt=True)
-    with (cluster.folder.path / "site.yaml").open("a") as site:
-        site.write(f"profile: {profile}\ndeep_python: [{python}]\n")
-        site.write("deep_pair_s: 280\ndeep_tcp_s: 0.3\n")
+    keys = {"profile": str(profile), "deep_python": [str(python)], "deep_pair_s": 280}
+    add_to_site(cluster, **keys, deep_tcp_s=0.3)
     assert cluster.exec(["on-node", "n5", "bash", "-c", SLOW_CABLE]).ok
     results: dict[Pair, bool | None] = {}
     for one in rounds([f"n{i}" for i in range(1, 7)], 3):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from muster.cluster import LocalCluster
+from tests.harness.nodes import add_to_site
 
 pytestmark = pytest.mark.cluster
 
@@ -25,8 +26,7 @@ def test_the_node_at_fault_is_named_while_the_job_runs(
     make_cluster: Callable[..., LocalCluster], until: Callable[..., None]
 ) -> None:
     cluster = make_cluster(nodes=3, settings=(("HealthCheckInterval", "0"),))
-    with (cluster.folder.path / "site.yaml").open("a") as site:
-        site.write("on_node_command: []\n")  # so that srun is the only way to a node
+    add_to_site(cluster, on_node_command=[])  # so that srun is the only way to a node
     ranks = ["--gpus-per-node=8", "--exclusive", "--wrap", "srun sleep 600"]
     job = cluster.exec(["sbatch", "--parsable", "-N3", "-o", "/dev/null", *ranks]).out.strip()
     until(lambda: f"{job}.0" in cluster.exec(["squeue", "-s", "-h", "-o", "%i"]).out)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import Any
+
+import yaml
 
 from muster.cluster import LocalCluster
 
@@ -10,6 +13,12 @@ from muster.cluster import LocalCluster
 def idle(cluster: LocalCluster) -> list[str]:
     """Names of the nodes that Slurm calls idle."""
     return [name for name, state in cluster.states().items() if state == "idle"]
+
+
+def add_to_site(cluster: LocalCluster, **keys: Any) -> None:
+    """Set keys of the cluster's site.yaml, in the place of those that it has."""
+    path = cluster.folder.path / "site.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **keys}))
 
 
 def check_until_drained(cluster: LocalCluster, name: str, timeout_s: float = 60.0) -> None:
